@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from numbers_in_text import numbers
 from one_line import one_line
-from told import numbers
 
 import medusa_sim as ms
 from medusa_sim import api

@@ -29,7 +29,7 @@ def test_names_are_as_near_as_their_letters_and_what_both_begin_with(typed, name
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_the_nearest_of_several_names_is_told_first(order):
+def test_the_nearest_of_several_names_is_shown_first(order):
     told = unknown_name("model", "llama-4", ["qwen3-32b", "llama-3.1-8b", "llama-4-scout"][::order])
     assert told.index("llama-4-scout") < told.index("llama-3.1-8b")
 

@@ -167,7 +167,7 @@ def test_a_page_states_the_constants_in_use(place):
 
 @pytest.mark.parametrize(("table", "column"), [("medusa_table1", "baseline_tokens_per_s_approx"),
                                                ("medusa_table4", "baseline_tokens_per_s")])  # fmt: skip
-def test_the_exponent_that_each_table_asks_for_is_the_one_that_is_told(table, column):
+def test_the_exponent_that_each_table_asks_for_is_the_one_that_is_shown(table, column):
     """Exponent of device and host, and time of a launch: least squares over the four rates of a table."""
     printed = read_published(table)
     steps = [plain_step(model) for model in printed["model"]]

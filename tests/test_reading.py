@@ -241,7 +241,7 @@ def test_the_dash_is_stdout(capfdbinary, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_empty_file_is_told_as_one(tmp_path):
+def test_an_empty_file_is_shown_as_one(tmp_path):
     (tmp_path / "x.json").write_text(" \n", encoding="utf-8")
     with pytest.raises(SpecError, match="is empty"):
         read_json(tmp_path / "x.json", 100, "JSON")
@@ -340,7 +340,7 @@ def test_lines_of_a_log_hold_more_than_blanks_and_at_most_ten_thousand_character
     assert list(short_lines_of("\r\n".join(lines))) == ["first", "x" * 10_000, "last"]
 
 
-def test_a_data_folder_that_is_not_there_is_said(tmp_path):
+def test_a_data_folder_that_is_not_there_is_stated(tmp_path):
     ended = command("specs", "a40", "--data-dir", str(tmp_path / "later"))
     assert ended.returncode == 0
     assert re.match(

@@ -321,7 +321,7 @@ def test_the_ground_truth_of_this_cpu_asks_for_its_folder():
     assert "give a folder for the results" in done.stderr
 
 
-def test_a_budget_too_short_for_the_ground_truth_is_said_before_any_score(tmp_path):
+def test_a_budget_too_short_for_the_ground_truth_is_stated_before_any_score(tmp_path):
     """Where a kernel could not be fitted, the run ends in one line that names BUDGET."""
     fake = tmp_path / "python"
     fake.write_text(

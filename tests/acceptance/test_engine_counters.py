@@ -187,7 +187,7 @@ def test_pages_the_wrong_way_round_and_restarts_are_refused(tmp_path):
         read_counts(FILES / "vllm_metrics_after.txt", fewer)
 
 
-def test_sglangs_mean_is_told_as_an_acceptance():
+def test_sglangs_mean_is_shown_as_an_acceptance():
     with pytest.raises(DataError, match=r"--acceptance 2\.33@3"):
         read_counts(FILES / "sglang_metrics.txt")
 

@@ -87,7 +87,7 @@ def test_every_input_changes_the_answer(opened: Opened) -> None:
         assert metrics(opened("answer", batch_max=32, **{name: value})) != before, name
 
 
-def test_do_not_enable_is_said_plainly(opened: Opened) -> None:
+def test_do_not_enable_is_stated_plainly(opened: Opened) -> None:
     page = opened("answer", drafter="draft-model", draft_model="llama-2-7b", acceptance="0.3", batch=8)
     assert "8 requests at once: do not enable speculation" in page.error[0].value
     assert metrics(page)["Drafts"] == "off"

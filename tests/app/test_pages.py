@@ -186,7 +186,7 @@ def test_baselines_differ(opened: Opened) -> None:
     drawn(lines_spec(published_chart(frame, "speedup_fixed")))
 
 
-def test_borrowed_kernels_and_acceptance_are_told(opened: Opened) -> None:
+def test_borrowed_kernels_and_acceptance_are_shown(opened: Opened) -> None:
     page = opened("evidence", gpu="rtx-4090")
     assert any("borrowed" in warning.value for warning in page.warning)
     lent = text_of(opened("compare", model="qwen3-8b", drafter="medusa", **FEW))

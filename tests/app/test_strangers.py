@@ -227,7 +227,7 @@ def test_a_search_whose_page_has_gone_ends_its_jobs() -> None:
     assert jobs.QUEUE.running == 0
 
 
-def test_who_waits_is_told() -> None:
+def test_who_waits_is_shown() -> None:
     tickets = [jobs.QUEUE.enter(f"other {n}") for n in range(jobs.AT_ONCE)]
     told: list[str] = []
 

@@ -48,7 +48,7 @@ def test_what_is_beyond_an_axis_is_refused(axis, text):
         axis.values(text)
 
 
-def test_a_long_text_is_told_by_its_beginning():
+def test_a_long_text_is_shown_by_its_beginning():
     with pytest.raises(UsageError) as whole:
         BATCH.values("x" * 40)
     with pytest.raises(UsageError) as cut:
@@ -73,7 +73,7 @@ def test_a_long_text_is_told_by_its_beginning():
         ([*range(1, 161), 500], " ".join(map(str, range(1, 81))) + " ... 500 (161 values)"),
     ],
 )  # fmt: skip
-def test_values_of_an_axis_are_listed_or_told_as_a_grid(given, told):
+def test_values_of_an_axis_are_listed_or_shown_as_a_grid(given, told):
     assert _listed(given) == told
 
 
@@ -97,7 +97,7 @@ def test_threads_are_four_a_core_and_sixty_four_anywhere(monkeypatch, cores, mos
         (click.FloatRange(max=1.5), "finite numbers to 1.5 are allowed"),
     ],
 )
-def test_what_is_allowed_is_told_by_its_ends(of, told):
+def test_what_is_allowed_is_shown_by_its_ends(of, told):
     assert values._allowed(of) == told
 
 

@@ -46,7 +46,7 @@ def test_the_package_runs_as_a_module():
     assert module.stderr == run("specs", "a41").stderr
 
 
-def test_help_lists_every_command_and_the_version_is_told():
+def test_help_lists_every_command_and_the_version_is_shown():
     result = CliRunner().invoke(cli, ["--help"])
     assert result.exit_code == 0
     for name in _existing():

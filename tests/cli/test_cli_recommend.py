@@ -103,7 +103,7 @@ def answer_of(*words: str) -> str:
     return " ".join(run(*words).stdout.split("\n\n")[1].split())
 
 
-def test_latencies_that_only_speculation_or_nothing_meets_are_said_first():
+def test_latencies_that_only_speculation_or_nothing_meets_are_stated_first():
     limit = ("--objective", "throughput", "--max-latency-ms", "5")
     assert "without it no batch stays within memory and 5 ms a token" in answer_of(*FAST, *limit)
     none = ("--max-latency-ms", "0.001")
@@ -130,7 +130,7 @@ def test_an_answer_has_one_number_of_drafts_in_the_engines_word(heads):
 
 
 @pytest.mark.parametrize("form", ["table", "md", "csv", "json"])
-def test_a_warning_is_said_once(form, heads):
+def test_a_warning_is_stated_once(form, heads):
     line = f"--model llama-2-7b --drafter eagle3 --runtime tensorrt-llm --format {form}"
     result = run(*FAST, *line.split(), "--acceptance", heads, "--verbose")
     said = result.stdout if form in ("table", "md") else result.stderr

@@ -171,7 +171,7 @@ def test_heads_decide_what_is_accepted():
     assert few < 2.0 < every
 
 
-def test_batches_that_pay_are_told_where_small_ones_do_not():
+def test_batches_that_pay_are_shown_where_small_ones_do_not():
     model = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "llama-50m" / "config.json"
     text = run(
         *("--gpu", "cpu-emerald-rapids-50m", "--runtime", "kernel", "--dtype", "fp32"),
@@ -300,14 +300,14 @@ def test_the_largest_batch_of_a_sweep_says_what_it_is_beyond():
         assert any(words in warning for warning in found["warnings"]) is told, batches
 
 
-def test_a_share_without_parts_is_said(tmp_path):
+def test_a_share_without_parts_is_stated(tmp_path):
     told = answered("sweep", "--batch", "1,2", "--out", tmp_path / "grid", "--shard", "2/2").stderr
     assert "warning: --shard 2/2 has no part: this work is cut into 1" in told
     assert "has no part" not in answered("sweep", "--batch", "1,2", "--out", tmp_path / "all").stderr
     refused("as in 3/8", "sweep", "--out", tmp_path / "none", "--shard", "9/8", code=2)
 
 
-def test_what_several_sweeps_warn_of_is_said_once():
+def test_what_several_sweeps_warn_of_is_stated_once():
     asked = ("sweep", "--model", "llama-3-8b", "--drafter", "medusa", "--candidates", "1,4")
     told = " ".join(answered(*asked, "--gpu", "a100-80gb-pcie,h100-sxm", "--verbose").stdout.split())
     assert told.count("measured on another model than llama-3-8b") == 1

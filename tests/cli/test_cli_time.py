@@ -53,7 +53,7 @@ def test_times_are_the_roofline_of_each_row(ops):
         assert found["bound"][row] == "memory"
 
 
-def test_experts_are_timed_by_the_kernel_they_name_or_the_nearest_which_is_said(tmp_path):
+def test_experts_are_timed_by_the_kernel_they_name_or_the_nearest_which_is_stated(tmp_path):
     sizes = "op,tokens,hidden,inter,topk,experts,tp,ep,distribution,local_experts_hit,local_rows"
     rows = (
         "sglang,sglang_fused_moe_triton,fp8_block,moe,16,2048,768,8,128,1,1,balanced,128,128",

@@ -48,7 +48,7 @@ def test_time_left_is_that_of_the_pace_so_far(done, elapsed_s, left_s, told):
     assert time_left(done, 4, elapsed_s, left_s) == told
 
 
-def test_a_line_is_told_every_half_minute(monkeypatch, capsys):
+def test_a_line_is_shown_every_half_minute(monkeypatch, capsys):
     now = iter([0.0, 29.0, 30.0, 59.0, 61.0])
     monkeypatch.setattr(progress_of.time, "monotonic", lambda: next(now))
     with progress_of.progress("rows") as advance:
@@ -235,7 +235,7 @@ def test_an_answer_is_named_where_there_are_several(monkeypatch, cards, several)
 
 
 @pytest.mark.parametrize("cache", ["cold", "as-measured"])
-def test_rows_are_predicted_with_the_cache_that_is_said(monkeypatch, tmp_path, cache):
+def test_rows_are_predicted_with_the_cache_that_is_stated(monkeypatch, tmp_path, cache):
     rows = tmp_path / "rows.csv"
     rows.write_text("op,m,n,k,dtype,time_us\nup_proj,1,4096,4096,fp16,20.0\n")
     asked: list[bool] = []

@@ -39,7 +39,7 @@ def test_threads_are_at_most_four_for_each_core_and_64(monkeypatch, cores, most)
             Threads().convert(outside, None, None)
 
 
-def test_many_values_of_equal_steps_are_told_as_a_grid():
+def test_many_values_of_equal_steps_are_shown_as_a_grid():
     assert _listed(range(2, 18, 2)) == "2 4 6 8 10 12 14 16"
     assert _listed(range(2, 20, 2)) == "2..18:2"
     uneven = [*range(1, 160), 161]
@@ -294,7 +294,7 @@ def test_the_worst_operator_over_all_sizes_is_held_to_the_threshold(monkeypatch,
 
 
 @pytest.mark.parametrize("cache", ["cold", "as-measured"])
-def test_operators_are_timed_with_the_cache_that_is_said(monkeypatch, tmp_path, cache):
+def test_operators_are_timed_with_the_cache_that_is_stated(monkeypatch, tmp_path, cache):
     rows, asked = tmp_path / "rows.csv", list[bool]()
     rows.write_text("op,m,n,k,dtype\nup_proj,1,4096,4096,fp16\n")
 

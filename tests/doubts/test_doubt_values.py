@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from told import numbers
+from numbers_in_text import numbers
 
 from medusa_sim.doubts import kernels as kernel_doubts
 from medusa_sim.doubts import of_scenario as rules
@@ -51,7 +51,7 @@ def dense(runtime: str, **more: object) -> Scenario:
     ("vllm", "bf16 for fp32"), ("sglang", "Gemma in bf16"), ("tensorrt-llm", "bf16 where it has none"),
     ("cuda-graph", "run in fp16"),
 ])  # fmt: skip
-def test_a_config_without_a_dtype_is_told_with_what_the_engine_would_take(runtime, own, tmp_path):
+def test_a_config_without_a_dtype_is_shown_with_what_the_engine_would_take(runtime, own, tmp_path):
     config = {
         "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 11008,
         "num_hidden_layers": 2, "num_attention_heads": 32, "vocab_size": 32000,
@@ -76,7 +76,7 @@ def percent(line: str) -> tuple[int, float]:
 @pytest.mark.parametrize(("runtime", "requests", "words"), [
     ("sglang", 256, "launches of prompts"), ("vllm", 1, "the host in the drafter's passes"),
 ])  # fmt: skip
-def test_what_twice_of_a_term_from_elsewhere_adds_is_told(runtime, requests, words):
+def test_what_twice_of_a_term_from_elsewhere_adds_is_shown(runtime, requests, words):
     scenario, batch = dense(runtime, **SERVED), np.array([float(requests)])
     engine, option = scenario.setting.runtime.engine, usual_option(scenario)
     names = [name for name, text in WORDS.items() if text.startswith(words) and engine.terms[name].value]
@@ -99,7 +99,7 @@ def test_what_twice_of_a_term_adds_to_look_ups_is_priced_where_prompts_keep_requ
 
 
 @pytest.mark.parametrize(("added", "told"), [(0.095, []), (0.105, [(16, 10)]), (0.124, [(16, 12)])])
-def test_a_term_from_elsewhere_is_told_from_a_tenth_of_a_token(monkeypatch, added, told):
+def test_a_term_from_elsewhere_is_shown_from_a_tenth_of_a_token(monkeypatch, added, told):
     scenario = dense("sglang")
     monkeypatch.setattr(
         doubt_terms, "_is_out_of_range",
@@ -168,7 +168,7 @@ def accepted(**profile: Any) -> Any:
 @pytest.mark.parametrize(
     ("longest", "tokens", "told"), [(800, 800.0, []), (800, 801.0, ["800", "801"]), (None, 1e6, [])]
 )
-def test_contexts_beyond_those_of_an_acceptance_are_told_with_both(longest, tokens, told):
+def test_contexts_beyond_those_of_an_acceptance_are_shown_with_both(longest, tokens, told):
     lines = list(acceptance_of_shorter_contexts(accepted(longest_context=longest), tokens))
     assert [numbers(line)[:2] for line in lines] == ([told] if told else [])
 
@@ -188,13 +188,13 @@ def test_drafts_beyond_those_that_were_measured_are_guesses(first, told):
     assert [each for line in guessed_acceptance(scenario) for each in numbers(line)] == told
 
 
-def test_a_share_of_published_rates_is_told():
+def test_a_share_of_published_rates_is_shown():
     (line,) = acceptance_of_outputs(accepted(output_share=0.85, output_tokens=256.0))
     assert numbers(line) == ["0.85", "256"]
     assert not list(acceptance_of_outputs(accepted()))
 
 
-def test_requests_beyond_what_a_drafter_leaves_are_told():
+def test_requests_beyond_what_a_drafter_leaves_are_shown():
     """SGLang admits 48 with a drafter."""
     scenario = dense("sglang")
     assert list(limit_with_a_drafter(scenario, 48)) == []
@@ -213,7 +213,7 @@ def test_kernels_of_other_cards_are_shares_of_a_plain_step():
     assert 0.0 < sum(some.values()) < 1.0
 
 
-def test_a_format_that_loses_is_told_at_the_rows_where_it_loses_most():
+def test_a_format_that_loses_is_shown_at_the_rows_where_it_loses_most():
     """Times of all linear layers of a step at 1, 64 and 256 rows, in the format over bf16."""
     slow = dense("sglang", gpu="b200", tp=4, dtype="fp8")
     form, rows, times = slower_than_halves(slow)
@@ -242,7 +242,7 @@ def test_experts_of_another_format_are_named_where_formats_differ():
     assert taken_over(dense("cuda-graph")) == []
 
 
-def test_links_and_lengths_beyond_what_is_known_are_told():
+def test_links_and_lengths_beyond_what_is_known_are_shown():
     """An H100 has links to eight; its model positions of 131,072 tokens."""
     assert list(slow_link(dense("vllm", tp=8))) == []
     (line,) = slow_link(dense("vllm", model="llama-3.1-405b", dtype="fp8", tp=16))
@@ -365,7 +365,7 @@ def test_formats_of_experts_differ_but_for_halves(stored, held, told):
         ("vllm", {"tp": 8}, "bf16", []), ("tensorrt-llm", {"tp": 8}, "fp8_block", []),
     ],
 )  # fmt: skip
-def test_blocks_of_scales_that_gpus_would_share_are_told_with_what_would_do(runtime, split, dtype, options):
+def test_blocks_of_scales_that_gpus_would_share_are_shown_with_what_would_do(runtime, split, dtype, options):
     asked = dense(runtime, gpu="h200-sxm", model="qwen3-235b-a22b", dtype=dtype, **split)
     found = [re.findall(r"--[et]p \d+", line) for line in cut_scale_blocks(asked)]
     assert found == ([options] if options else [])
@@ -384,13 +384,13 @@ def test_eleven_blocks_are_whole_on_one_gpu_alone():
         ("vllm", 9000, []), ("sglang", 9000, []), ("cuda-graph", 9000, []),
     ],
 )  # fmt: skip
-def test_prompts_that_an_engine_refuses_to_cut_are_told(runtime, prompt_tokens, told):
+def test_prompts_that_an_engine_refuses_to_cut_are_shown(runtime, prompt_tokens, told):
     traffic = {} if prompt_tokens is None else {"prompt_tokens": prompt_tokens, "output_tokens": 100}
     asked = dense(runtime, gpu="h100-sxm", model="llama-3.1-8b", **traffic)
     assert [re.findall(r"[\d,]{4,}", line)[0] for line in prompts_beyond_a_step(asked)] == told
 
 
-def test_a_gpu_of_another_vendor_is_told_by_how_much_its_one_published_round_was_missed():
+def test_a_gpu_of_another_vendor_is_shown_by_how_much_its_one_published_round_was_missed():
     """The page of published rows says what that round took and what it is predicted at today."""
     page = Path(__file__).parents[2].joinpath("docs/validation-engines.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"\| cook-dsv3-mi300x-c1 \| round \| \S+ \| ([\d.]+) \| ([\d.]+) \|", page)

@@ -44,7 +44,7 @@ def test_whatever_a_term_is_charged_for_it_is_named_once(term, change, given):
     assert not told(term, Deviation(**change, only="llama-3.1-8b"), **given)  # this model told it
 
 
-def test_a_checkpoint_of_the_same_shape_is_the_model_that_told_it():
+def test_a_checkpoint_of_the_same_shape_is_the_model_that_shown_it():
     change = Deviation(plus=50.0, only=ONLY)
     assert told("layer_us", change, model="qwen3-32b", tp=2)
     assert not told("layer_us", change, model="llama-3.3-70b", tp=4)

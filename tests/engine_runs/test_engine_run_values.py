@@ -120,7 +120,7 @@ def test_aiperf_tells_what_its_server_accepted(tmp_path):
     assert not run.untold
 
 
-def test_results_that_cannot_tell_drafts_are_said_to_be_read_as_plain(tmp_path):
+def test_results_that_cannot_tell_drafts_are_stated_to_be_read_as_plain(tmp_path):
     shape = Shape(concurrency=8.0, prompt=100, output=50)
     report = {"benchmarks": [benchmark({"streams": 6}, "served")]}
     untold = [AIPERF, {"avg_latency": 2.0}, {"requests_per_second": 4.0}, report]
@@ -208,7 +208,7 @@ def test_numbers_that_cannot_be_are_refused(given, fits):
             checked(made(**given), WHERE)
 
 
-def test_a_run_that_kept_any_draft_made_those_that_are_said():
+def test_a_run_that_kept_any_draft_made_those_that_are_stated():
     assert with_shape(made(acceptance_length=1.05), Shape(drafts=3)).drafts == 3
     assert with_shape(made(acceptance_length=1.0), Shape(drafts=3)).drafts == 0
 

@@ -15,7 +15,7 @@ from medusa_sim.engines.ranges import Deviation, MeasuredRange, band_factor
 from medusa_sim.engines.runtime import Runtime, load_runtime
 
 
-def test_an_engine_reads_prompts_without_what_steps_that_decode_told():
+def test_an_engine_reads_prompts_without_what_steps_that_decode_shown():
     """Shares are one and times of layers none; what prompts have of their own stays."""
     told = ("linear_share", "attention_share", "experts_share", "exchange_share", "experts_us_per_layer")
     kept = ("prompt_share", "host_us_per_step")

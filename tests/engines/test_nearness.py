@@ -224,7 +224,7 @@ def test_the_band_of_a_step_opens_with_what_is_new(changed):
     assert half_width(**asked | changed) > half_width(**asked) > 0.0
 
 
-def test_what_no_row_had_is_outside_with_wider_bands_and_said():
+def test_what_no_row_had_is_outside_with_wider_bands_and_stated():
     """Terms of the joint fit counted for hybrids as measured, though no row had recurrent layers."""
     asked = {"gpu": "h200-sxm", "tp": 4, "dtype": "bf16", "drafter": "ngram", "acceptance": "0.5"}
     for runtime, model, forms in (
@@ -273,7 +273,7 @@ def test_an_engine_is_known_up_to_the_requests_that_its_form_was_measured_with()
     assert {each.measured_requests for each in without_rows} == {mixture.measured_requests}
 
 
-def test_a_refit_keeps_what_models_told_that_it_does_not_hold():
+def test_a_refit_keeps_what_models_shown_that_it_does_not_hold():
     known = tomllib.loads((ROOT / "medusa_sim/engines/runtimes.toml").read_text(encoding="utf-8"))
     term = known["sglang-0.5"]["engine"]["experts_share"]
     (kept,) = hierarchy_written.deviations_of_others(term, {"deepseek-v3", "gpt-oss-120b"})

@@ -291,7 +291,7 @@ def test_several_lengths_become_one_schedule_and_chains_asked_for_stay_chains():
     assert engine_settings(answer, "sglang", draft_path="d").plan is not None
 
 
-def test_where_it_loses_is_said():
+def test_where_it_loses_is_stated():
     answer = answered("eagle3", constant_rate(0.3), seq_len=(64,), batch_max=1024)
     settings = engine_settings(answer, "llama-cpp", draft_path="d")
     plan = plan_of(settings)
@@ -303,7 +303,7 @@ def test_where_it_loses_is_said():
     assert plan.grid.speedup(loses_from, plan.drafts) < 1.0
 
 
-def test_where_settings_draft_against_the_schedule_is_said():
+def test_where_settings_draft_against_the_schedule_is_stated():
     """One number of drafts for every batch; the schedule is off wherever the gain may be none."""
     set_up = ms.Scenario(
         gpu="l40s", model="gpt-oss-20b", drafter="eagle3", acceptance="0.3", runtime="vllm-0.33"
@@ -438,7 +438,7 @@ def test_ab_sends_no_cached_prefix():
 
 
 @pytest.mark.parametrize(("batch", "told"), [(1024, []), (1025, ["1025", "8192"]), (2048, ["2048", "8192"])])
-def test_more_requests_than_an_engine_takes_by_default_are_told_with_the_tokens_of_a_step(batch, told):
+def test_more_requests_than_an_engine_takes_by_default_are_shown_with_the_tokens_of_a_step(batch, told):
     scenario = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", runtime="vllm")
     note = _limit_note(SimpleNamespace(scenario=scenario), exports()["vllm"], batch)  # type: ignore[arg-type]
     assert re.findall(r"--max-num-seqs (\d+) and has (\d+) tokens", note) == [tuple(told)][: len(told)]

@@ -193,7 +193,7 @@ def plan_that_loses(*spans: tuple[int, int], begin: int = 1) -> chains.ChainPlan
 @pytest.mark.parametrize(
     ("spans", "least", "cap"), [(((8, 64),), "0.90", True), (((8, 8),), "0.95", False), ((), None, False)]
 )
-def test_a_plan_that_loses_is_told_with_its_worst_batch_and_where_to_end(spans, least, cap):
+def test_a_plan_that_loses_is_shown_with_its_worst_batch_and_where_to_end(spans, least, cap):
     told = " ".join(range_notes(plan_that_loses(*spans), "--max-num-seqs"))
     assert re.findall(r"([\d.]+)x", told) == ([] if least is None else [least])
     assert ("--max-num-seqs 7" in told) == cap
@@ -240,7 +240,7 @@ def test_forced_rates_have_four_digits(monkeypatch):
     assert re.findall(r"0\.\d+", line) == ["0.5", "0.1235"]
 
 
-def test_many_spans_of_batches_are_told_as_their_ends_and_number():
+def test_many_spans_of_batches_are_shown_as_their_ends_and_number():
     assert _listed(((1, 4), (9, 9))) == "1..4, 9"
     assert "1..40 (16 batches" in _listed(((1, 4), (9, 9), (20, 20), (31, 40)))
 
@@ -254,7 +254,7 @@ def test_a_schedule_speculates_where_it_drafts_at_any_length(monkeypatch):
     assert chains.speculates(answer, np.array([1, 8, 64])).tolist() == [True, True, False]  # type: ignore[arg-type]
 
 
-def test_the_tree_that_would_have_gained_most_over_its_chain_is_told():
+def test_the_tree_that_would_have_gained_most_over_its_chain_is_shown():
     """1.5 over 1.2 is a quarter more; 2.0 over 1.9 a twentieth."""
     rows = [
         SimpleNamespace(
@@ -298,7 +298,7 @@ def test_vllm_looks_up_two_to_five_tokens(drafter):
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "eagle3"])
-def test_llama_cpp_looks_up_three_tokens_where_its_default_is_told_to_find_fewer(drafter):
+def test_llama_cpp_looks_up_three_tokens_where_its_default_is_shown_to_find_fewer(drafter):
     scenario = SimpleNamespace(arguments=SimpleNamespace(p_min=0.5))
     chosen = SimpleNamespace(
         drafter=drafter, method=SimpleNamespace(name="way"), plan=SimpleNamespace(drafts=6), draft_path=None,
@@ -430,7 +430,7 @@ def test_a_tree_is_worth_its_gain_where_it_or_a_chain_pays(chain, tree, counted)
     assert found == (counted and chains.TreeShape(2, 3, 9, pytest.approx(np.expm1(gain))))
 
 
-def test_batches_at_which_a_plan_of_one_draft_loses_or_is_unsure_are_told(monkeypatch):
+def test_batches_at_which_a_plan_of_one_draft_loses_or_is_unsure_are_shown(monkeypatch):
     grid = chains.ChainGrid(
         batch=np.array([1, 2, 4, 8, 16]), drafts=np.array([0, 1]),
         log_speedup=np.array([np.zeros(5), [0.3, 0.2, 0.1, 0.0, -0.1]]).T,

@@ -69,7 +69,7 @@ def test_a_slot_of_sglang_drafts_one_token_at_least():
         SglangSlot(candidate_steps=[0])
 
 
-def test_versions_between_and_just_beyond_are_said_and_far_ones_refused():
+def test_versions_between_and_just_beyond_are_stated_and_far_ones_refused():
     versions = Versions("x", ("0.24", "0.26", "0.33"), "0.33")
     assert versions.chosen(None) == ("0.33", "")
     assert versions.chosen("v0.26.1rc2") == ("0.26", "")
@@ -235,7 +235,7 @@ def test_a_cache_of_16_bits_is_named_where_the_checkpoint_may_bring_one_of_fp8()
         assert (told in text) == half
 
 
-def test_a_checkpoint_that_is_not_known_is_said() -> None:
+def test_a_checkpoint_that_is_not_known_is_stated() -> None:
     found = ms.compare("qwen2-7b", gpus="b200", counts=1, engines="vllm", drafters=("none", "eagle3"),
                        weight_dtypes="nvfp4", batches=4)  # fmt: skip
     for row in found.table.to_dict("records"):

@@ -104,5 +104,5 @@ def test_a_band_is_wider_about_its_own_centre(factor, error, half):
         ("fp8", EVERY_ENTRY, False),
     ],
 )  # fmt: skip
-def test_a_kernel_of_another_format_is_told_but_for_the_two_of_16_bits(entry, lent, other):
+def test_a_kernel_of_another_format_is_shown_but_for_the_two_of_16_bits(entry, lent, other):
     assert [_is_other_format(*names) for names in ((entry, lent), (lent, entry))] == [other, other]

@@ -91,7 +91,7 @@ def test_commands_take_the_length_of_the_request():
     assert not any(row["fits_memory"] for row in swept["rows"])
 
 
-def test_requests_beyond_a_model_are_said_or_refused():
+def test_requests_beyond_a_model_are_stated_or_refused():
     small = ms.Scenario(prompt_tokens=1_000_000, output_tokens=1_000_000)
     told = "requests of 1000000 + 1000000 tokens go beyond the 2048 positions of vicuna-7b"
     assert told in small.warnings

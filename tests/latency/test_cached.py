@@ -245,7 +245,7 @@ def test_block_scales_of_another_card_or_library_are_less_certain_than_its_own(n
             assert half_width(wide.low, wide.high) >= np.hypot(half, error) - 1e-9
 
 
-def test_another_librarys_block_scales_on_the_same_card_are_told():
+def test_another_librarys_block_scales_on_the_same_card_are_shown():
     scenario = Scenario(
         gpu="l40s", model="llama-3.1-8b", dtype="fp8_block", drafter="ngram", acceptance="0.5"
     )

@@ -176,7 +176,7 @@ def test_lenders_are_those_of_the_kernels_that_a_model_uses():
     assert not any(name.split(":")[2:] for name in own.kernel_fits.lenders)  # linear layers are its own
 
 
-def test_what_a_kernel_unpacks_unmeasured_is_said():
+def test_what_a_kernel_unpacks_unmeasured_is_stated():
     packed = Scenario(gpu="l4", model="qwen2.5-14b", weight_dtype="int8", kv_dtype="fp8")
     assert packed.kernel_fits.unpacks == ("int8 weights", "a KV cache in fp8")
     assert packed.model.numbers == "bf16, int8 weights, fp8 KV cache"

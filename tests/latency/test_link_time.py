@@ -293,7 +293,7 @@ def test_more_cards_than_a_bridge_joins_share_a_slower_link():
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
-def test_a_group_beyond_the_bridge_is_told(tp):
+def test_a_group_beyond_the_bridge_is_shown(tp):
     scenario = Scenario(gpu="h100-nvl", model="llama-3.1-70b", drafter="ngram", acceptance="0.5", tp=tp)
     assert any("joins 2 " in line for line in scenario_doubts(scenario)) == (tp > 2)
     exchanged = decode_step(scenario.setting, 64, 1024).parts_us.get("exchange", np.zeros(()))

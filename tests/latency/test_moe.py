@@ -201,7 +201,7 @@ def named(name: str, ramp_us: float) -> ExpertKernel:
     return msgspec.structs.replace(KERNEL, name=name, ramp_us=ramp_us)
 
 
-def test_a_row_chooses_the_kernel_of_its_engine_and_name_else_the_nearest_which_is_said():
+def test_a_row_chooses_the_kernel_of_its_engine_and_name_else_the_nearest_which_is_stated():
     gpu = gpu_with(
         sglang=KernelSet(moe={"bf16": named("triton", 10.0), "bf16@cutlass": named("cutlass", 20.0)}),
         vllm=KernelSet(moe={"bf16": named("triton", 30.0)}),

@@ -134,7 +134,7 @@ def test_a_policy_runs_once_whatever_it_was_called():
             load_test(SCENARIO, policies=("none", "3", own))
 
 
-def test_requests_that_were_cut_to_what_fits_are_told():
+def test_requests_that_were_cut_to_what_fits_are_shown():
     scenario = Scenario(model="vicuna-7b", gpu="h100-sxm")
     for prompt, output in ((1700, 300), (400, 100)):
         test = load_test(

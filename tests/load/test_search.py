@@ -85,7 +85,7 @@ def test_the_sentence_and_the_rows_name_both_rates_and_every_metric(answer):
     assert set(line.column("policy").to_pylist()) == {"none", "K=3"}
 
 
-def test_limits_that_nothing_meets_and_rates_above_saturation_are_told_with_what_is_possible():
+def test_limits_that_nothing_meets_and_rates_above_saturation_are_shown_with_what_is_possible():
     test = load_test(SCENARIO, policies=("none", "2"), tpot_ms=0.5, **SMALL)
     told = answer_text(run_load(test, [2.0]))
     assert told.startswith("No policy keeps 0.500 ms a token for 90 % of the requests at any rate")
@@ -269,7 +269,7 @@ def carrying(policy: str, rate: float, **more) -> CarriedRates:
 @pytest.mark.parametrize(
     ("drafting", "told"), [(35.8, "no more requests/s"), (30.0, "fewer requests/s"), (40.0, "sustains 40.0")]
 )
-def test_a_rate_that_is_no_larger_is_not_told_as_a_gain(drafting, told):
+def test_a_rate_that_is_no_larger_is_not_shown_as_a_gain(drafting, told):
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
     test = load_test(scenario, policies=("none", "3"), requests=60, seeds=2, tpot_ms=50.0)
     answer = run_load(test, (5.0,), search=False)

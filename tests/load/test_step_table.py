@@ -179,7 +179,7 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
     )  # the mean of rates over lengths
 
 
-def test_the_cache_is_what_weights_leave_or_no_room_is_said(table):
+def test_the_cache_is_what_weights_leave_or_no_room_is_stated(table):
     # a full cache with its requests fits on the GPU, and one request's block more does not
     # (slots for the look-ahead lie in both)
     own = limits_of(SCENARIO, CHAINS[-1], ServerSettings(max_requests=96, token_budget=96))

@@ -79,7 +79,7 @@ def test_counts_are_the_published_ones(name):
         assert near <= max(0.55 * _digit(active), 0.03 * float(active)) + 0.1 * ("rounded" in source), source
 
 
-def test_sizes_that_nobody_checked_are_said_with_the_answer():
+def test_sizes_that_nobody_checked_are_stated_with_the_answer():
     for name, is_checked in (("kimi-linear-48b-a3b", False), ("glm-5.2", False), ("kimi-k3", True)):
         told = " ".join(scenario_doubts(Scenario(model=name, gpu="h200-sxm")))
         assert ("not checked" in told) is not is_checked, name
@@ -298,7 +298,7 @@ def test_deployed_configs_are_read():
         assert bool(read.blocks(MoE)) == bool(named.blocks(MoE))
 
 
-def test_a_format_that_only_the_name_says_is_taken_for_experts_and_said(tmp_path):
+def test_a_format_that_only_the_name_says_is_taken_for_experts_and_stated(tmp_path):
     folder = tmp_path / "tiny-NVFP4"
     folder.mkdir()
     sizes = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}

@@ -249,5 +249,5 @@ def test_nvfp4_leaves_out_what_published_checkpoints_leave_out():
 @pytest.mark.parametrize(
     ("size", "told"), [(12, "1, 2, 3, 4, 6"), (7, "1, 7"), (128, "1, 2, 4, 8, 16, 32, 64, 128")]
 )
-def test_numbers_of_gpus_that_divide_a_size_are_told(size, told):
+def test_numbers_of_gpus_that_divide_a_size_are_shown(size, told):
     assert divisors(size, "tp") == f"choose --tp {told}"

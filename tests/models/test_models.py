@@ -276,7 +276,7 @@ def test_weights_that_are_not_modelled(tmp_path, config, told):
     _refused(tmp_path, told, quantization_config={"quant_method": "compressed-tensors", **config})
 
 
-def test_rotations_at_run_time_are_said_to_be_free(tmp_path):
+def test_rotations_at_run_time_are_stated_to_be_free(tmp_path):
     """Of a transform in front of a layer, but not of one that is in its weights."""
 
     def notes(*locations: str) -> tuple[str, ...]:

@@ -349,7 +349,7 @@ def test_experts_without_a_number_of_gpus_are_whole(tmp_path):
     assert (first.inter, first.local_experts) == (frame["inter"].iloc[0], frame["experts"].iloc[0])
 
 
-def test_a_column_that_is_not_there_is_told_with_the_first_row_that_needs_it(tmp_path):
+def test_a_column_that_is_not_there_is_shown_with_the_first_row_that_needs_it(tmp_path):
     path = tmp_path / "ops.csv"
     path.write_text(
         "op,m,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us\n"

@@ -160,7 +160,7 @@ def run_on_processes(parts: SweepParts, folder: PartFolder, workers: int, advanc
     return run_parts(parts, folder, partial(compute_on_processes, workers), advance)
 
 
-def test_an_error_of_a_part_is_told_by_the_client(tmp_path):
+def test_an_error_of_a_part_is_shown_by_the_client(tmp_path):
     parts = work()
     folder = PartFolder.of(tmp_path, parts.description)
     folder.manifest.write_text(json.dumps({**parts.description, "kind": "nonsense"}))
@@ -262,7 +262,7 @@ def test_processes_are_started_for_several_parts_alone(tmp_path, monkeypatch, wo
     assert done == Done(written=missing, kept=16 - missing, rows=15 * missing)
 
 
-def test_who_writes_is_told_alone(tmp_path):
+def test_who_writes_is_shown_alone(tmp_path):
     """A claim leaves no letter of the one before it."""
     folder = PartFolder(tmp_path)
     (tmp_path / ".one.lock").write_text("somebody whose name is longer than any process of this machine" * 3)

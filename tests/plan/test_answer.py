@@ -156,7 +156,7 @@ def test_one_output_token_is_the_prefill_the_context_grows_and_nothing_is_no_req
             requested(None, 1, *sizes)
 
 
-def test_requests_are_told_of_batches_that_fit():
+def test_requests_are_shown_of_batches_that_fit():
     """At the largest batch that was asked for, which did not fit, a request had a time all the same."""
     scenario = Scenario(gpu="rtx-4090", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7)
     asked = Question(batch_max=300, seq_len=(1100,), request=(1000, 200))

@@ -94,7 +94,7 @@ def test_the_parts_of_the_memory_are_the_memory():
 
 
 @pytest.mark.parametrize("dtype", [None, "fp8"])
-def test_a_format_that_is_slower_is_told(dtype):
+def test_a_format_that_is_slower_is_shown(dtype):
     small = {"gpu": "b200", "model": "llama-3.1-8b", "tp": 4, "runtime": "cuda-graph", **EAGLE}
     asked = Scenario(**small, dtype=dtype)
     own, published = (

@@ -70,7 +70,7 @@ def test_a_plain_step_explains_as_much_of_a_round_as_it_is_off_itself(measured_u
         ((0.8, 0.4), (0.9, 0.36), 0), ((0.8,), (0.8, 0.4), None), ((0.8, 0.0, 0.0), (0.8, 0.4, 0.1), 1),
     ],
 )  # fmt: skip
-def test_the_position_whose_own_rate_moves_the_tokens_most_is_told(predicted, measured, place):
+def test_the_position_whose_own_rate_moves_the_tokens_most_is_shown(predicted, measured, place):
     assert _position(predicted, measured) == place
 
 

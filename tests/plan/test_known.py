@@ -8,7 +8,7 @@ from asking import document
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from told import verdicts
+from numbers_in_text import verdicts
 
 import medusa_sim as ms
 from medusa_sim.grid.axes import Grid
@@ -57,7 +57,7 @@ def found(letters: str):
          "pays 1, loses 2, pays 4, loses 5 uncertain 7"),
     ],
 )  # fmt: skip
-def test_stretches_merge_and_are_told_as_few_as_are_true(letters, kinds, spans, text):
+def test_stretches_merge_and_are_shown_as_few_as_are_true(letters, kinds, spans, text):
     one = found(letters)
     assert "".join(stretch.verdict[0] for stretch in one.known) == kinds
     assert one.spans == spans

@@ -120,7 +120,7 @@ def rates(*by_batch: list[float], fits: bool = True, scope: str = "model") -> An
     return SimpleNamespace(scenario=SimpleNamespace(scope=scope), surface=surface, by_count=by_count)
 
 
-def test_what_is_slower_with_a_request_more_is_told_from_three_percent():
+def test_what_is_slower_with_a_request_more_is_shown_from_three_percent():
     """100 to 96 tokens/s is 4 % less, 120 to 100 is 17 %; the largest fall leads."""
     found = slower_with_more(rates([100.0], [96.0], [120.0], [100.0]))
     assert [batch for batch, _ in found] == [3, 1]
@@ -255,7 +255,7 @@ def test_a_block_alone_has_no_share_of_drafting():
     assert _drafting_share(price(whole, [1], [1024], []).by_count) == 0.0  # plain decoding alone
 
 
-def test_drafting_is_told_of_the_shortest_draft():
+def test_drafting_is_shown_of_the_shortest_draft():
     """One draft of the layer over a plain step of one request; two take longer."""
     scenario = SMALL.but(runtime="cuda-graph")
     cells = price(scenario, [1], [1024]).by_count
@@ -329,7 +329,7 @@ def test_speculation_is_worth_it_where_a_row_that_keeps_the_limit_drafts(candida
     assert not enable("throughput")
 
 
-def test_a_cliff_is_told_from_the_rows_count_up(monkeypatch):
+def test_a_cliff_is_shown_from_the_rows_count_up(monkeypatch):
     """A step of twice the time after 3 and after 7 counts; with five counts none is out of line."""
     steps = np.repeat([10.0, 20.0, 40.0], [3, 4, 5])
     for counts, candidates, cliff in (

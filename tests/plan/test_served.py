@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from told import numbers
+from numbers_in_text import numbers
 
 import medusa_sim as ms
 from medusa_sim.doubts.of_answer import length_doubts
@@ -228,7 +228,7 @@ def test_a_request_waits_for_the_prompts_of_others_and_the_rate_for_every_prompt
     np.testing.assert_allclose(load.frame.tokens_per_s, one.tokens_per_s[:2], rtol=0.03)
 
 
-def test_contexts_beyond_those_of_the_acceptance_are_told_once():
+def test_contexts_beyond_those_of_the_acceptance_are_shown_once():
     def told(lines):
         return sum("measured to contexts of 1024 tokens" in line for line in lines)
 

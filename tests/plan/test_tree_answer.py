@@ -79,7 +79,7 @@ def test_drafters_that_run_level_by_level_are_charged_their_levels(scenario, kin
     assert (drafter.depth, drafter.width) == (len(branches), width)
 
 
-def test_the_root_is_plain_decoding_and_trees_beyond_the_heads_are_said_or_refused():
+def test_the_root_is_plain_decoding_and_trees_beyond_the_heads_are_stated_or_refused():
     found = tree_answer(MEDUSA, CandidateTree(()), 8, 1024)
     assert (found.step_speedup, found.tokens_per_step, found.share_of_best) == (1.0, 1.0, 1.0)
     ranks = accuracies_of(MEDUSA).ranks

@@ -54,7 +54,7 @@ def test_a_context_beyond_the_model_stands_among_the_first_lines():
 
 
 @pytest.mark.parametrize(("acceptance", "how"), [(0.7, "given: 0.7"), ("2.2@3", "given: 2.2@3")])
-def test_a_typed_rate_is_not_said_to_be_measured(acceptance, how):
+def test_a_typed_rate_is_not_stated_to_be_measured(acceptance, how):
     of = Scenario(**_H100, acceptance=acceptance)
     told = {part.part: part.text for part in basis(of)}
     assert told["Acceptance"].startswith(how)

@@ -81,7 +81,7 @@ def test_one_seed_has_no_band(half):
     assert line.high is None
 
 
-def test_a_share_is_told_in_per_cent():
+def test_a_share_is_shown_in_per_cent():
     assert "99 %" in metric_title("tpot_at_share_s", 0.99)
     assert "90 %" in metric_title("tpot_at_share_s")
 

@@ -97,7 +97,7 @@ def test_points_of_a_roofline_lie_at_their_intensity_and_below_the_roof():
         assert all(row["share"] <= 1.0 + 1e-9 for row in series.rows)
 
 
-def test_a_point_of_an_operator_is_told_in_thousands_and_millions():
+def test_a_point_of_an_operator_is_shown_in_thousands_and_millions():
     """3 GFLOP and 2 MB at 4 of 8 TFLOP/s; attention is drawn apart from the rest."""
     common = {"batch": 4, "seq_len": 512, "query_tokens": 1, "bound": "memory", "source": "made",
               "time_us": 750.0, "flops": 3e9, "bytes": 2e6, "flops_per_s": 4e12,

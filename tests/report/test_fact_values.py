@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from told import numbers
+from numbers_in_text import numbers
 
 from medusa_sim.plan.shortfall import Change, Shortfall
 from medusa_sim.report.load.screen import context_text
@@ -40,7 +40,7 @@ def _facts(*rows: Any, lengths: tuple[int, ...] = (512,), counts: int = 0) -> di
     return told
 
 
-def test_what_speculation_gains_is_told_of_the_first_row_and_what_if_it_differs_of_the_last():
+def test_what_speculation_gains_is_shown_of_the_first_row_and_what_if_it_differs_of_the_last():
     """A tree of 1.5 is 25 % faster than a chain of 1.2; heads on one row gain 1 % at least."""
     told = _facts(_row(8), _row(64, speedup_acceptance_minus_10_percent=1.1))
     assert told == {
@@ -55,7 +55,7 @@ def test_what_speculation_gains_is_told_of_the_first_row_and_what_if_it_differs_
     assert not _facts()
 
 
-def test_what_a_guess_adds_to_the_best_that_was_measured_is_told():
+def test_what_a_guess_adds_to_the_best_that_was_measured_is_shown():
     """Drafts 1 to 3 were measured: 2.0 with 2 is their best, and the row's 4 are said to give 5 % more."""
     gains = {1: 1.6, 2: 2.0, 3: 1.9, 4: 2.1}
     row = SimpleNamespace(drafts=4, candidates=5, batch_min=1, seq_len=512, speedup_at_batch_min=2.1)
@@ -88,7 +88,7 @@ def test_counts_are_listed_where_there_are_others(monkeypatch, counts):
         ),
     ],
 )
-def test_an_engines_chain_is_told_at_the_first_and_the_last_batch(fits, lengths, told):
+def test_an_engines_chain_is_shown_at_the_first_and_the_last_batch(fits, lengths, told):
     gains = np.array([[1.1, 1.15], [1.2, 1.25], [1.3, 1.35]])[:, : len(lengths), None]
     cells = SimpleNamespace(
         surface=SimpleNamespace(seq_len=np.array(lengths), batch=np.array([1, 8, 64])), speedup=gains,
@@ -103,7 +103,7 @@ def test_an_engines_chain_is_told_at_the_first_and_the_last_batch(fits, lengths,
     assert not engine_text(cells)
 
 
-def test_what_is_missing_and_what_would_do_is_told_in_gb():
+def test_what_is_missing_and_what_would_do_is_shown_in_gb():
     parts = MemoryParts(70e9, 0.0, 20e9, 1.5e9)
     change = Change(option="--tp 2", needed_bytes=46e9, usable_bytes=75.9e9)
     lacking = Shortfall(batch=64, seq_len=4096, parts=parts, usable_bytes=75.9e9, changes=(change,))
@@ -142,7 +142,7 @@ def test_stretches_with_a_batch_between_them_stay_apart():
 @pytest.mark.parametrize(
     ("scope", "engine", "told"), [("model", "vllm", 1), ("block", "vllm", 0), ("model", None, 0)]
 )
-def test_how_sure_an_answer_is_is_told_of_whole_models_in_engines(monkeypatch, scope, engine, told):
+def test_how_sure_an_answer_is_is_shown_of_whole_models_in_engines(monkeypatch, scope, engine, told):
     found = SimpleNamespace(half_width=0.123, expected=None, kind="measured")
     monkeypatch.setattr(standing, "standing", lambda scenario: found)
     scenario = SimpleNamespace(scope=scope, runtime=SimpleNamespace(engine=engine))

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from told import numbers
+from numbers_in_text import numbers
 
 from medusa_sim import api
 from medusa_sim.engines.accuracy_groups import Group, groups
@@ -65,7 +65,7 @@ def test_costs_name_their_length_where_there_are_several(lengths, places):
     ("name", "told"),
     [("round", ("10.0 ms", "25.0 ms", "15.0 ms")), ("plain", ("4.00 ms", "10.0 ms", "6.00 ms"))],
 )
-def test_a_round_is_told_whole_and_a_plain_step_a_token(name, told):
+def test_a_round_is_shown_whole_and_a_plain_step_a_token(name, told):
     """10 ms a token measured for 6 predicted: of 2.5 tokens a round 25 ms for 15, 10 ms too slow."""
     band = {"predicted_us": 6_000.0, "low_us": 5_500.0, "high_us": 6_500.0}
     part = CheckedPart(name=name, measured_us=10_000.0, costs_us=4_000.0, **band)
@@ -149,7 +149,7 @@ def test_a_rate_within_what_a_search_tells_apart_is_no_more(largest, no_more):
     assert carries_no_more(SimpleNamespace(largest_per_s=None), plain)
 
 
-def test_other_counts_are_told_by_what_they_gain_where_the_row_is_not_among_the_best():
+def test_other_counts_are_shown_by_what_they_gain_where_the_row_is_not_among_the_best():
     """1.5 for 1.2 is 25 % faster; 1.495 is as good as 1.5."""
 
     def told(drafts: int, speedup: float, unit: str = "draft", *, chains: bool = True) -> str:
@@ -204,7 +204,7 @@ def test_the_headline_of_limits_names_the_best_policy_with_its_rate_and_the_plai
 
 
 @pytest.mark.parametrize(("half_s", "times_as_long"), [(0.29, None), (0.31, "3.1"), (1.2, "12")])
-def test_a_first_token_that_waits_three_times_as_long_is_told(half_s, times_as_long):
+def test_a_first_token_that_waits_three_times_as_long_is_shown(half_s, times_as_long):
     loaded = SimpleNamespace(row={"ttft_ms": 100.0}, point=SimpleNamespace(mean={"ttft_p50_s": half_s}))
     found = re.findall(r"[\d.]*\d", queue_text(loaded))
     assert found == ([] if times_as_long is None else [times_as_long, "100"])
@@ -317,7 +317,7 @@ def test_a_view_has_every_count_of_the_trees_up_to_the_best(swept):
 @pytest.mark.parametrize(
     ("candidates", "told"), [(4, (64, 60)), (32, (64, 60)), (40, (80, 65)), (200, (99, 90))]
 )
-def test_the_largest_count_that_is_quicker_is_told_up_to_twice_the_rows_own(candidates, told):
+def test_the_largest_count_that_is_quicker_is_shown_up_to_twice_the_rows_own(candidates, told):
     """And up to 64 in any case."""
     pairs = ((5, 6), (60, 64), (65, 80), (90, 99))
     row = SimpleNamespace(
@@ -331,7 +331,7 @@ def test_the_largest_count_that_is_quicker_is_told_up_to_twice_the_rows_own(cand
 
 
 @pytest.mark.parametrize(("lengths", "numbers"), [([512], [64, 60, 4]), ([512, 900], [64, 60, 4, 900])])
-def test_a_quicker_count_is_told_with_its_length_where_there_are_several(monkeypatch, lengths, numbers):
+def test_a_quicker_count_is_shown_with_its_length_where_there_are_several(monkeypatch, lengths, numbers):
     for name in ("by_batch", "acceptance_facts", "standing_fact", "memory_facts", "costs", "column_facts",
                  "kernel_facts"):  # fmt: skip
         monkeypatch.setattr(sweep_screen, name, lambda *_: ())

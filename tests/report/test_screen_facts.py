@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from told import numbers
+from numbers_in_text import numbers
 
 from medusa_sim.grid.axes import Grid
 from medusa_sim.report.compare import screen as compared
@@ -39,7 +39,7 @@ def load_test(**more: Any) -> Any:
         ({"drafts_max": 3}, []),
     ],
 )
-def test_what_is_told_of_a_server(monkeypatch, more, told):
+def test_what_is_shown_of_a_server(monkeypatch, more, told):
     monkeypatch.setattr(loaded, "search_requests", lambda test: 300)
     first, *others, runs = loaded.server_facts(load_test(**more))
     assert (numbers(first.text), first.detail) == (["64", "2048"], False)
@@ -60,7 +60,7 @@ def test_limits_of_an_engine_are_a_detail_where_nobody_changed_them(monkeypatch,
 
 
 @pytest.mark.parametrize("drafting", [0.0, 0.25])
-def test_where_the_time_of_a_load_goes_is_told_of_every_policy(monkeypatch, drafting):
+def test_where_the_time_of_a_load_goes_is_shown_of_every_policy(monkeypatch, drafting):
     for name in ("sessions_text", "context_text", "acceptance_facts", "measured_facts", "server_facts",
                  "kernel_facts"):  # fmt: skip
         monkeypatch.setattr(loaded, name, lambda *given: [])

@@ -205,7 +205,7 @@ def test_padded_vocabularies_speculate_and_eagle_3_fuses_three_features():
     assert three - two == pytest.approx(2 * (target.hidden**2 + both + 32_000 * target.hidden))
 
 
-def test_what_is_borrowed_is_said():
+def test_what_is_borrowed_is_stated():
     borrowed = Scenario(model="llama-2-7b")
     assert borrowed.profile.borrowed
     assert "another model" in scenario_doubts(borrowed)[0]
@@ -254,7 +254,7 @@ def test_what_is_borrowed_is_named_with_its_share_of_the_step():
     assert sum(borrowed_shares(scenario).values()) == pytest.approx(own, abs=0.02)
 
 
-def test_nvfp4_weights_can_be_said_beside_any_activations_and_old_versions_group_other_experts():
+def test_nvfp4_weights_can_be_stated_beside_any_activations_and_old_versions_group_other_experts():
     asked = {"gpu": "b200", "model": "deepseek-r1", "tp": 8, "drafter": "mtp"}
     for dtype in (None, "bf16", "fp8", "nvfp4"):
         found = Scenario(**asked, runtime="tensorrt-llm", dtype=dtype, weight_dtype="nvfp4")
@@ -280,7 +280,7 @@ def test_nvfp4_weights_can_be_said_beside_any_activations_and_old_versions_group
 @pytest.mark.parametrize(
     "dtypes", [{}, {"weight_dtype": "int4"}, {"dtype": "fp8_block"}, {"kv_dtype": "fp8"}]
 )
-def test_no_time_rests_on_more_than_is_told(gpu, model, dtypes):
+def test_no_time_rests_on_more_than_is_shown(gpu, model, dtypes):
     try:
         scenario = Scenario(gpu=gpu, model=model, drafter="ngram", acceptance="0.5", **dtypes)
         steps = decode_step(scenario.setting, 8, 1024), verification_step(scenario.setting, 8, 1024, 4)
@@ -296,7 +296,7 @@ def test_no_time_rests_on_more_than_is_told(gpu, model, dtypes):
     "parallel", [{"tp": 8}, {"tp": 8, "ep": 8}, {"tp": 8, "ep": 8, "dp_attention": True}]
 )
 @pytest.mark.parametrize("gpu", ["h100-sxm", "b200"])
-def test_experts_spread_over_gpus_are_told(gpu, parallel):
+def test_experts_spread_over_gpus_are_shown(gpu, parallel):
     scenario = Scenario(gpu=gpu, model="qwen3-30b-a3b", drafter="ngram", acceptance="0.5", **parallel)
     spread = parallel.get("ep", 1) > 1
     assert any("experts spread over GPUs (ep 8)" in line for line in scenario_doubts(scenario)) == spread

@@ -392,7 +392,7 @@ def test_a_roofline_knows_no_kernel_of_attention(given, knows):
     assert (scenario.backend is not None) is knows
 
 
-def test_what_is_asked_where_nothing_is_said():
+def test_what_is_asked_where_nothing_is_stated():
     """What the commands' reference promises: one set of defaults, of which each has its reason beside it."""
     assert DEFAULT_CANDIDATES == (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
     assert (DEFAULT_SEQ_LEN, DEFAULT_BATCHES) == (1024, (1, 64))
@@ -442,7 +442,7 @@ def test_a_plain_step_is_one_token_behind_another_and_a_step_of_two_adds_what_on
 @pytest.mark.parametrize(
     ("runtime", "ranks", "is_told"), [("vllm", 1, False), ("vllm", 2, True), ("cuda-graph", 2, False)]
 )
-def test_trees_are_told_of_where_a_runtime_without_them_has_several_guesses_a_place(runtime, ranks, is_told):
+def test_trees_are_shown_of_where_a_runtime_without_them_has_several_guesses_a_place(runtime, ranks, is_told):
     guesses = replace(constant_rate(0.5).heads, accuracy=np.array([[0.5, 0.2][:ranks]] * 3))
     profile = constant_rate(0.5)
     made = replace(profile, model=replace(profile.model, heads=guesses))

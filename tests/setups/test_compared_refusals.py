@@ -23,7 +23,7 @@ def test_what_makes_no_sense_is_one_error(given, error):
         ms.compare(**{"model": "llama-3.1-8b", "gpus": "h100-sxm", **given})
 
 
-def test_an_unknown_engine_is_told_the_engines_alone():
+def test_an_unknown_engine_is_shown_the_engines_alone():
     with one_line(SpecError, "unknown engine 'abc'", "sglang") as caught:
         ms.compare("llama-3.1-8b", gpus="h100-sxm", engines="abc")
     assert "cuda-graph" not in str(caught.value)

@@ -297,7 +297,7 @@ def test_another_target_answers_as_if_asked(dense):
         dense.for_target(rate=3.0)
 
 
-def test_warnings_are_told_once_a_kind_and_rows_keep_their_own(experts):
+def test_warnings_are_shown_once_a_kind_and_rows_keep_their_own(experts):
     answer = experts.answer
     rows = with_warnings(answer)
     for _, row in rows.sample(10, random_state=2).iterrows():

@@ -36,7 +36,7 @@ def test_a_limit_on_the_speed_of_a_stream_still_caps_the_requests():
     assert users.answer.most_requests(users.chosen) == users.chosen["batch"]
 
 
-def test_a_rate_near_what_copies_carry_is_said_to_queue():
+def test_a_rate_near_what_copies_carry_is_stated_to_queue():
     found = ms.compare(**RATED, rate=2)
     carried = 2.0 / found.answer.busy(found.chosen)
     near, far = (ms.compare(**RATED, rate=share * carried) for share in (0.95, 0.5))
@@ -47,7 +47,7 @@ def test_a_rate_near_what_copies_carry_is_said_to_queue():
     assert near.answer.busy(near.chosen) > 0.85
 
 
-def test_queues_under_load_are_said(monkeypatch):
+def test_queues_under_load_are_stated(monkeypatch):
     """As with the cap that held the mean alone: 3.6 s to a first token, and not a word."""
     found = ms.compare(**RATED, rate=2)
     monkeypatch.setattr(Comparison, "most_requests", lambda self, row: int(row["batch"]))
@@ -65,7 +65,7 @@ def test_lengths_are_not_cut_to_twice_the_mean():
     assert f"# prompt and output beyond {longest:,} tokens are refused" in command
 
 
-def test_a_rate_that_no_fleet_carries_is_refused_or_said():
+def test_a_rate_that_no_fleet_carries_is_refused_or_stated():
     done = run("compare", "--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--rate", "1e9")
     assert done.exit_code == 2
     assert "rate" in done.stderr

@@ -424,7 +424,7 @@ def test_copies_are_added_until_enough_requests_keep_the_limits(monkeypatch):
     assert fleet.usd_per_million_tokens == pytest.approx(2.0)
 
 
-def test_the_most_copies_are_told_where_none_are_enough_and_a_rate_is_shared(monkeypatch):
+def test_the_most_copies_are_shown_where_none_are_enough_and_a_rate_is_shared(monkeypatch):
     fleet, tries = simulated(monkeypatch, {}, rate=12.0)
     assert (fleet.replicas, fleet.keeps) == (6, False)
     assert [each["rates"] for each in tries] == [[6.0], [4.0], [3.0], [2.0]]

@@ -90,7 +90,7 @@ def test_a_fit_recovers_the_times_of_a_known_kernel_on_held_out_shapes():
     assert all(0.9 < residual.low <= residual.high < 1.1 for residual in kernel.fit.residuals)
 
 
-def test_a_fit_that_is_not_told_the_tiles_comes_near_and_is_deterministic():
+def test_a_fit_that_is_not_shown_the_tiles_comes_near_and_is_deterministic():
     kernel = fit_gemm(made_rows(), GPU, source="made up")
     assert kernel.fit.heldout_error < 0.05  # most of it is smaller tiles that the made-up library lacks
     assert fit_gemm(made_rows(), GPU, source="made up") == kernel
@@ -218,7 +218,7 @@ def frame() -> pd.DataFrame:
     return found
 
 
-def test_the_kernel_is_found_with_its_rule_and_reads_back_and_what_is_left_out_is_said(frame, tmp_path):
+def test_the_kernel_is_found_with_its_rule_and_reads_back_and_what_is_left_out_is_stated(frame, tmp_path):
     wrong = frame.assign(suspect=["odd"] * 30 + [""] * (len(frame) - 30))
     wrong.loc[len(frame) - 10 :, "engine"] = "vllm"
     wrong["gpu"] = ["h100-sxm"] * (len(frame) - 15) + ["b200"] * 5 + ["h100-sxm"] * 10

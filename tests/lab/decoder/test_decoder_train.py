@@ -294,7 +294,7 @@ def start(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_what_no_training_can_come_of_is_said_before_its_first_step(library, tmp_path):
+def test_what_no_training_can_come_of_is_stated_before_its_first_step(library, tmp_path):
     backbone = Recipe(method="backbone", save=tmp_path / "out", text_folder=library, steps=1, vocab=270)
     for changes, error, words in (
         ({"attention_heads": 4, "kv_heads": 3}, UsageError, "no multiple of --kv-heads 3"),

@@ -75,7 +75,7 @@ def test_timed_kernels_ask_for_no_value():
             call()
 
 
-def test_attention_kernels_are_told_and_graphs_need_a_gpu():
+def test_attention_kernels_are_shown_and_graphs_need_a_gpu():
     sizes = {"heads": 4, "kv_heads": 2, "head_dim": 16}
     assert set(attention_kernels(torch.device("cpu"), torch.float32, **sizes)) == {"plain", "tree"}
     model = tiny_llama()

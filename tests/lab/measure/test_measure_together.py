@@ -245,7 +245,7 @@ def test_a_call_goes_on_where_the_last_one_stopped(tmp_path, monkeypatch, capsys
     }
 
 
-def test_a_failure_is_told_and_passed_over(tmp_path, monkeypatch, capsys):
+def test_a_failure_is_shown_and_passed_over(tmp_path, monkeypatch, capsys):
     fake_stages(monkeypatch, [("bad", "raise SystemExit('no such kernel')", 5), ("good", "print('fine')", 5)])
     words = (tmp_path / "gpu", "--name", "x", "--device", "cpu")
     assert called(monkeypatch, *words) == 1

@@ -32,7 +32,7 @@ def case(**more: Any) -> Any:
     return SimpleNamespace(**{**given, **more})
 
 
-def test_samples_are_told_by_their_median_and_deciles():
+def test_samples_are_shown_by_their_median_and_deciles():
     """Of 0 to 100 in ones 50, 10 and 90: a spread of 160 %."""
     found = timing_of([float(value) for value in range(101)])
     assert (found.time_us, found.p10_us, found.p90_us, found.repeats) == (50.0, 10.0, 90.0, 101)

@@ -143,7 +143,7 @@ def test_a_case_is_left_that_would_overrun_at_the_pace_so_far(tmp_path):
         assert (outcome.measured, outcome.left) == (2 - left, left)
 
 
-def test_what_does_not_fit_memory_and_noise_are_told_with_a_remedy(tmp_path):
+def test_what_does_not_fit_memory_and_noise_are_shown_with_a_remedy(tmp_path):
     outcome, _ = run(tmp_path / "a", some_cases(), FakeBench(Clock()), memory_bytes=4e9)
     assert outcome.too_large > 0
     assert outcome.measured + outcome.too_large == len(some_cases())

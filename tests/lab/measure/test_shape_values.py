@@ -186,7 +186,7 @@ def seen(**more: Any) -> Any:
         (seen(clocks_mhz={"sm": 1.0}), 0),
     ],
 )  # fmt: skip
-def test_what_differs_is_told_of_two_devices(other, lines):
+def test_what_differs_is_shown_of_two_devices(other, lines):
     assert len(differences(seen(), other)) == lines
     cuda = {"kind": "cuda"}
     assert len(differences(seen(**cuda), seen(**cuda, threads=1))) == 0

@@ -28,7 +28,7 @@ def test_a_run_as_predicted_has_no_error(tmp_path):
     assert not compared(read_served(written(tmp_path, ROW.replace("8.1", f"{1.01 * high}")))).held.any()
 
 
-def test_an_error_is_told_in_per_cent_of_the_measurement(tmp_path):
+def test_an_error_is_shown_in_per_cent_of_the_measurement(tmp_path):
     (time_ms,), _, _ = token_ms(scenario_of(read_served(written(tmp_path, ROW)).iloc[0].to_dict()), [16.0], 1)
     priced = compared(read_served(written(tmp_path, ROW.replace("8.1", f"{time_ms / 1.25}"))))
     assert priced.error.iloc[0] == pytest.approx(0.25)

@@ -399,7 +399,7 @@ def test_tokens_of_a_run_follow_from_its_children_and_its_tree(tmp_path):
     ]  # fmt: skip
 
 
-def test_errors_of_operators_are_told_in_per_cent():
+def test_errors_of_operators_are_shown_in_per_cent():
     score = Score(
         op="gemm", dtype="bf16", size="all", rows=7, mean=0.011, median=0.0204, p90=0.05, worst=0.271,
         worst_at="m 3", bias=-0.0031, ratio=0.0456, within_band=0.762,

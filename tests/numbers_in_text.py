@@ -1,4 +1,4 @@
-"""Numbers that a sentence tells."""
+"""Numbers and verdicts of a text."""
 
 import re
 

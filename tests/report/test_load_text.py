@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from told import numbers
+from numbers_in_text import numbers
 
 from medusa_sim.load.carried_rates import SURELY_STEADY
 from medusa_sim.load.slos import Slos
@@ -39,7 +39,7 @@ def run(
     )  # fmt: skip
 
 
-def test_a_queue_that_grows_is_told_with_its_rise_its_shares_and_where_it_would_end():
+def test_a_queue_that_grows_is_shown_with_its_rise_its_shares_and_where_it_would_end():
     sure = f"{SURELY_STEADY:g}"
     text = _unsteady(run(), 5.0, has_slos=True)
     assert numbers(text) == [
@@ -119,7 +119,7 @@ def test_the_first_line_of_a_load_tells_rates_limits_and_shares(answer, told):
     assert (numbers(first), told[1] in first) == (told[0], True)
 
 
-def test_where_speculation_loses_is_told_by_rate_and_requests_in_flight():
+def test_where_speculation_loses_is_shown_by_rate_and_requests_in_flight():
     losing = load_sentences._losing
     assert numbers(losing(carried("K=3", 1.0))) == ["40.0"]
     assert numbers(losing(carried("K=3", 1.0, off_from=9))) == ["40.0", "9"]
@@ -137,7 +137,7 @@ def test_requests_at_one_rate_are_compared_by_their_mean_time():
     assert numbers(load_sentences._compared(points[:1])) == ["500", "11.0"]
 
 
-def test_a_schedule_is_told_by_its_ends():
+def test_a_schedule_is_shown_by_its_ends():
     assert loaded._entries([(1, 5), (9, 1), (17, 0)]) == "1-8 requests: 5 drafts; 9-16: 1; from 17: 0"
     assert loaded._entries([(1, 1)]) == "from 1 requests: 1 draft"
 
@@ -153,7 +153,7 @@ def test_runs_are_counted(monkeypatch, seeds, searched, told):
 
 
 @pytest.mark.parametrize(("cut", "told"), [(0, []), (5, []), (6, ["6", "100", "9000", "512", "256"])])
-def test_requests_that_were_cut_are_told_where_they_are_more_than_one_in_twenty(cut, told):
+def test_requests_that_were_cut_are_shown_where_they_are_more_than_one_in_twenty(cut, told):
     drawn = SimpleNamespace(
         cut=cut, count=100, prompt_tokens=np.array([256, 768]), output_tokens=np.array([128, 384])
     )

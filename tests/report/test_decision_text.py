@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from told import numbers
+from numbers_in_text import numbers
 
 from medusa_sim.load.slos import Slos
 from medusa_sim.plan.break_even import BreakEven
@@ -61,7 +61,7 @@ def recommended(*rows: Any, **more: Any) -> Any:
         ([(1, 8, (7, 8))], True),  # the best count is certain there
     ],
 )
-def test_batches_of_the_best_count_are_told_as_such_where_a_row_is_uncertain_at_others(rows, apart):
+def test_batches_of_the_best_count_are_shown_as_such_where_a_row_is_uncertain_at_others(rows, apart):
     made = [schedule_row(first, last, candidates=4, uncertain=unsure) for first, last, unsure in rows]
     told = [text.split(" at length")[0] for text in sentences.by_batch(recommended(*made))]
     assert told[-1] == break_even_text(UNSURE, "batch")  # of a length without rows
@@ -93,7 +93,7 @@ def test_warnings_tell_the_best_of_what_loses_and_the_worst_of_what_is_uncertain
     ("drafts", "told"),
     [((1, 4, 4), "At batch 4..64 "), ((1, 1, 4), "At batch 9..64 "), ((4, 1, 4), "At batch 1..3, 9..64 ")],
 )
-def test_where_drafts_still_shorten_a_token_is_told_where_they_are_not_advised(monkeypatch, drafts, told):
+def test_where_drafts_still_shorten_a_token_is_shown_where_they_are_not_advised(monkeypatch, drafts, told):
     monkeypatch.setattr(sentences, "_decision", lambda answer: [])
     places = ((1, 3), (4, 8), (9, 64))
     rows = [schedule_row(*at, candidates=count) for at, count in zip(places, drafts, strict=True)]
@@ -103,14 +103,14 @@ def test_where_drafts_still_shorten_a_token_is_told_where_they_are_not_advised(m
 
 
 @ORDERS
-def test_the_fastest_is_told_where_no_row_keeps_the_limit(order):
+def test_the_fastest_is_shown_where_no_row_keeps_the_limit(order):
     rows = [schedule_row(1, 4, candidates=4, meets_latency=False), schedule_row(5, 9, meets_latency=False)]
     fastest = SimpleNamespace(batch=1, seq_len=900, candidates=4, tpot_us=25e3)
     (text,) = sentences._decision(recommended(*rows[::order], fastest_stream=fastest))
     assert numbers(text) == ["20", "25.0", "1", "900", "3"]
 
 
-def test_batches_are_told_once_where_every_length_has_the_same():
+def test_batches_are_shown_once_where_every_length_has_the_same():
     first, other = (
         BreakEven(
             at=None, direction="pays throughout", searched_from=1, searched_to=to, spans=((1, to),),
@@ -144,7 +144,7 @@ def test_the_next_step_about_acceptance_depends_on_the_first_position_that_is_of
         ({"tpot_ms": 1.0, "ttft_ms": 1.0, "e2e_ms": 1.0}, ["122", "20.0", "334"]),
     ],
 )  # fmt: skip
-def test_the_best_of_any_is_told_for_each_limit_where_no_set_up_keeps_them(monkeypatch, order, limits, told):
+def test_the_best_of_any_is_shown_for_each_limit_where_no_set_up_keeps_them(monkeypatch, order, limits, told):
     monkeypatch.setattr(compared, "workload", lambda question: "")
     speeds, firsts, wholes = [90.0, 121.6, 100.0], [40.0, 20.0, 30.0], [334.4, 400.0, 350.0]
     table = pd.DataFrame({"tokens_per_s_per_user": speeds, "ttft_ms": firsts, "e2e_ms": wholes})[::order]
@@ -197,7 +197,7 @@ def test_copies_that_are_nearly_full_and_more_than_any_fleet_are_warned_of(busy,
     ("rates", "told"), [((0.05, None), ["2", "0.0500", "20.0", "0.0400"]),
                         ((9.0, 8.0), ["2", "9.00", "20.0", "0.0400"])],
 )  # fmt: skip
-def test_the_policy_that_carries_most_is_told(order, rates, told):
+def test_the_policy_that_carries_most_is_shown(order, rates, told):
     """Also where it is a request in 20 s, beside one that carries none."""
     plain, *drafting = (
         SimpleNamespace(policy=name, largest_per_s=rate, best_share=None, saturated_per_s=40.0, loses=(),

@@ -38,7 +38,7 @@ def cells(kind: str, name: str, title: str) -> dict[str, str]:
     return dict(zip(table.headers, row, strict=True))
 
 
-def test_a_gpu_is_told_in_terabytes_and_tensor_speeds():
+def test_a_gpu_is_shown_in_terabytes_and_tensor_speeds():
     """80 GiB are 85.9 GB."""
     row = cells("gpu", "h100-sxm", "GPUs")
     assert (row["SMs"], row["memory"], row["bandwidth"]) == ("132", "85.9 GB", "3.35 TB/s")
@@ -53,7 +53,7 @@ def test_passes_of_a_device_are_as_sure_as_its_surest_law():
     assert f"{100 * least:.0f} %" in row
 
 
-def test_a_model_is_told_in_billions_of_weights_and_experts_of_all():
+def test_a_model_is_shown_in_billions_of_weights_and_experts_of_all():
     row = cells("model", "qwen3-30b-a3b", "models")
     assert (row["layers"], row["hidden"], row["experts"]) == ("48", "2048", "8 of 128")
     assert (row["10^9 weights"], row["active"]) == ("30.53", "3.35")
@@ -104,7 +104,7 @@ def test_a_gpu_in_a_sentence_is_its_speed_its_memory_and_its_sources():
     assert "in bf16" in text
 
 
-def test_acceptance_is_told_at_powers_of_two():
+def test_acceptance_is_shown_at_powers_of_two():
     rows = {row.key: row.value for row in spec_rows("acceptance", "medusa1-vicuna-7b")}
     profile = load_acceptance("medusa1-vicuna-7b")
     most = rows["candidates_max"]
@@ -138,7 +138,7 @@ def test_units_follow_the_ending_of_a_name():
     assert told["host_us_per_launch"] == (load_runtime("hf-eager").host_us_per_launch, "us")
 
 
-def test_terms_and_limits_are_told_with_their_bands():
+def test_terms_and_limits_are_shown_with_their_bands():
     limit = StepLimit(tokens=8192, requests=1024, memory_gib=70.0, but=("a100",))
     assert _limit_text(limit) == "8192 tokens and 1024 requests from 70 GiB but a100"
     assert _limit_text(StepLimit(tokens=1, requests=2)) == "1 tokens and 2 requests"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from told import numbers, verdicts
+from numbers_in_text import numbers, verdicts
 
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.quantity import BY_NAME
@@ -81,7 +81,7 @@ from medusa_sim.scenario.scenario import Scenario
         (cell_text("x", None), "-"), (cell_text("x", 12345), "12345"), (cell_text("x", "a\n b"), "a b"),
     ],
 )  # fmt: skip
-def test_a_number_is_told_so(text, told):
+def test_a_number_is_shown_so(text, told):
     assert text == told
 
 
@@ -99,7 +99,7 @@ def test_drafts_beyond_what_was_measured_are_guessed():
     assert guessed_text(SimpleNamespace(guessed_from=None), 9) == ""
 
 
-def test_costs_are_told_at_both_ends_and_once_where_these_are_one():
+def test_costs_are_shown_at_both_ends_and_once_where_these_are_one():
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=0.7, price=3.0)
     costs = {"batch 1": (2.0, 3.0, 4.0, 5.0), "between": (9.0,) * 4, "batch 64": (0.25, 0.5, 0.75, 1.25)}
     told = {where: dict(zip(COST_COLUMNS, values, strict=True)) for where, values in costs.items()}
@@ -149,7 +149,7 @@ def known(*stretches: tuple[str, int, int], spans: tuple[tuple[int, int], ...] =
         ),
     ],
 )  # fmt: skip
-def test_stretches_are_told_by_their_ends(given, told):
+def test_stretches_are_shown_by_their_ends(given, told):
     assert verdicts(break_even_text(given, "batch")) == told
 
 
@@ -166,7 +166,7 @@ def test_a_band_of_percents_is_its_ends():
         ("unserved", 0.0, ["80", "7.0"]),
     ],
 )
-def test_the_error_to_expect_of_plain_steps_is_told_with_their_band(kind, between, told):
+def test_the_error_to_expect_of_plain_steps_is_shown_with_their_band(kind, between, told):
     scenario = SimpleNamespace(
         model=SimpleNamespace(name="made", numbers=""), runtime=SimpleNamespace(name="engine"),
         gpus_text="a card",
@@ -225,7 +225,7 @@ def test_a_sweep_tells_the_memory_of_its_largest_batch_of_what_can_be_used():
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.0, 1), (0.04, 4)])
-def test_what_is_free_without_drafting_is_told_where_drafting_costs(share, told):
+def test_what_is_free_without_drafting_is_shown_where_drafting_costs(share, told):
     free = SimpleNamespace(largest=256, verification=np.array([40]), whole=np.array([30]))
     answer = SimpleNamespace(
         scenario=SimpleNamespace(traffic=None),
@@ -239,7 +239,7 @@ def test_what_is_free_without_drafting_is_told_where_drafting_costs(share, told)
     assert [sweep_tables.free_text(count, free) for count in (255, 256, 257)] == ["255", "256+", "257+"]
 
 
-def test_requests_of_a_recommendation_are_told_with_and_without_drafts():
+def test_requests_of_a_recommendation_are_shown_with_and_without_drafts():
     times_us = {"total_us": 2e6, "plain_total_us": 3e6, "first_token_us": 2e5, "plain_first_token_us": 1e5}
     told = ["2.00", "3.00", "200", "100"]
     alone = request_latency_text(SimpleNamespace(batch=1, candidates=2, **times_us))
@@ -249,7 +249,7 @@ def test_requests_of_a_recommendation_are_told_with_and_without_drafts():
 
 
 @pytest.mark.parametrize(("batch", "told"), [([3, 4, 5], []), ([3, 5, 9], ["3", "7"])])
-def test_batches_that_were_not_searched_are_told(batch, told):
+def test_batches_that_were_not_searched_are_shown(batch, told):
     answer = SimpleNamespace(cells=SimpleNamespace(surface=SimpleNamespace(batch=np.array(batch))))
     assert [numbers(line)[:2] for line in search_note(answer)] == ([told] if told else [])
 
@@ -304,7 +304,7 @@ GAINS = {1: (2.0, 1.8), 20: (1.2, 0.9), 33: (1.49, 1.3), 64: (1.5, 1.4)}
         ),
     ],
 )  # fmt: skip
-def test_a_gain_is_told_at_both_ends_and_where_it_is_least(rows, gains, told):
+def test_a_gain_is_shown_at_both_ends_and_where_it_is_least(rows, gains, told):
     def cell(batch: int, length: int) -> Any:
         speedup, low = (GAINS | gains)[batch]
         return schedule_row(batch, batch, speedup=speedup, speedup_low=low)
@@ -377,14 +377,14 @@ def test_a_verdict_names_the_batches_whose_gain_is_uncertain(uncertain, lengths,
         ),
     ],
 )
-def test_what_it_takes_to_break_even_is_told_of_the_best_row(more, told):
+def test_what_it_takes_to_break_even_is_shown_of_the_best_row(more, told):
     rows = [schedule_row(1, 8, speculative_speedup=0.5), schedule_row(9, 64, **more)]
     text = sentences._need(recommended(*rows))
     assert numbers(text) == told
     assert ("does not fit" in text) == (more["speculative_speedup"] > 1.0)
 
 
-def test_a_late_batch_is_told_beside_those_that_plain_decoding_keeps():
+def test_a_late_batch_is_shown_beside_those_that_plain_decoding_keeps():
     """10 ms allowed: plain decoding takes 8, 10 and 12 at batches 1, 2 and 4, of which 4 would not fit."""
     cells = SimpleNamespace(
         server=SimpleNamespace(tpot_us=np.array([[[8e3, 1.0]], [[10e3, 1.0]], [[12e3, 1.0]]])),
@@ -458,7 +458,7 @@ def test_what_is_the_same_in_every_row_stands_in_the_title():
     assert TextTable.rounded({"gpu": ["a"]}, fold_constants=True).headers == ("gpu",)
 
 
-def test_requests_beyond_which_throughput_falls_are_told_in_order(monkeypatch):
+def test_requests_beyond_which_throughput_falls_are_shown_in_order(monkeypatch):
     monkeypatch.setattr(
         caveats, "slower_with_more", lambda cells: [(64, -0.12), (8, -0.05), (16, -0.03), (1, -0.02)]
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from told import numbers
+from numbers_in_text import numbers
 
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.compare import sentences as compared
@@ -75,7 +75,7 @@ def test_the_best_without_drafts_is_named_where_it_is_another_set_up(chosen, pla
 
 
 @pytest.mark.parametrize(("sure", "told"), [(compared.SURER, False), (compared.SURER - 0.01, True)])
-def test_a_surer_set_up_is_told_where_the_chosen_one_is_less_sure(sure, told):
+def test_a_surer_set_up_is_shown_where_the_chosen_one_is_less_sure(sure, told):
     answer = comparison(row(sure=sure), None)
     answer.surer = SimpleNamespace(chosen=None)
     text = compared.surer_text(answer)
@@ -83,13 +83,13 @@ def test_a_surer_set_up_is_told_where_the_chosen_one_is_less_sure(sure, told):
     assert compared.surer_text(comparison(None, None)) == ""
 
 
-def test_the_chosen_set_up_is_told_with_its_worth_speed_and_certainty():
+def test_the_chosen_set_up_is_shown_with_its_worth_speed_and_certainty():
     text = compared.chosen_text(comparison(row(), None, limit_us=12_500.0))
     assert numbers(text)[-4:] == ["0.250", "102", "80.0", "85"]
     assert numbers(compared.chosen_text(comparison(row(), None)))[-2:] == ["0.250", "102"]
 
 
-def test_a_set_up_under_load_is_told_in_shares_milliseconds_and_tokens():
+def test_a_set_up_under_load_is_shown_in_shares_milliseconds_and_tokens():
     point = SimpleNamespace(mean={"ttft_p50_s": 0.25, "tpot_p50_s": 0.0125})
     given = {"row": row(ttft_ms=200.0), "gpus": 4, "replicas": 2, "share": 0.934, "point": point}
     text = compared.loaded_line(SimpleNamespace(**given, usd_per_million_tokens=0.125))
