@@ -25,7 +25,7 @@ from medusa_sim.plan.verdict import (
     drafting_spans,
     stretches,
     verdict_codes,
-    with_edges_found,
+    with_exact_edges,
 )
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
@@ -79,7 +79,7 @@ def find_break_even(coded: Coded, codes_at: CodesAt) -> BreakEven:
 
     codes_at: gives the codes of numbers between them.
     """
-    values, codes = with_edges_found(coded, codes_at)
+    values, codes = with_exact_edges(coded, codes_at)
     found = stretches(values, codes)
     spans = drafting_spans(values, codes, found)
     first, last = int(values[0]), int(values[-1])
@@ -105,18 +105,29 @@ def break_even_batches(
     codes = None if searched is None else verdict_codes(searched)
     found = []
     for s, search in enumerate(coarse):
-        coded, codes_at = search.coded, partial(_codes_at, search.cells, search.s)
+        if search.largest < 1:
+            found.append(NOTHING_FITS)
+            continue
+        coded = search.coded
         if searched is not None and codes is not None:
             coded = coded.merged(Coded(searched.surface.batch, codes[:, s]).within(1, search.largest))
-            codes_at = partial(_every_count_between, searched, s, codes_at)
-        found.append(find_break_even(coded, codes_at) if search.largest >= 1 else NOTHING_FITS)
+        found.append(find_break_even(coded, partial(_codes_between, search, searched)))
     return tuple(found)
 
 
-def _codes_at(cells: Cells, s: int, batch: IntArray) -> IntArray:
-    """Codes of the configurations of some cells at other batches of their `s`-th length."""
-    length = cells.surface.seq_len[s : s + 1]
-    return _priced_codes(cells.scenario, batch, length, cells.configurations.options)[:, 0]
+def _codes_between(search: CoarseSearch, searched: Cells | None, batch: IntArray) -> IntArray:
+    """Codes at further batches: of every count between those that were searched, of few counts elsewhere."""
+    is_between = np.zeros(batch.size, dtype=np.bool_)
+    if searched is not None:
+        first, last = searched.surface.batch[[0, -1]]
+        is_between = (batch >= first) & (batch <= last)
+    codes = np.empty(batch.size, dtype=np.int64)
+    length = search.cells.surface.seq_len[[search.s]]
+    for chosen, cells in ((is_between, searched), (~is_between, search.cells)):
+        if cells is not None and chosen.any():
+            options = cells.configurations.options
+            codes[chosen] = _priced_codes(cells.scenario, batch[chosen], length, options)[:, 0]
+    return codes
 
 
 def _priced_codes(
@@ -131,17 +142,6 @@ def _priced_codes(
     surface = surface.with_batch_edges.with_length_edges
     codes = verdict_codes(Cells.every(surface))
     return codes[np.ix_(np.isin(surface.batch, batch), np.isin(surface.asked_len, length))]
-
-
-def _every_count_between(searched: Cells, s: int, beyond: CodesAt, batch: IntArray) -> IntArray:
-    """Codes of every count between the batches that were searched, others `beyond` them."""
-    first, last = searched.surface.batch[[0, -1]]
-    within = (batch >= first) & (batch <= last)
-    codes = np.empty(batch.size, dtype=np.int64)
-    for there, codes_at in ((within, partial(_codes_at, searched, s)), (~within, beyond)):
-        if there.any():
-            codes[there] = codes_at(batch[there])
-    return codes
 
 
 def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:

@@ -46,7 +46,7 @@ class QuickerCount(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SweepAnswer:
-    """The answer of one scenario over a grid.
+    """The answer of one scenario over a grid: a row each batch and length, lengths innermost.
 
     by_count: every count at every batch and length. counts: those that it answers about: all, or those of the
     grid. best: the best of them that fits; best_of_all: of every count. break_evens: where speculation pays,
@@ -72,13 +72,13 @@ class SweepAnswer:
     shortfall: Shortfall | None
 
     def column(self, name: str, cells: Cells | None = None) -> FloatArray:
-        """A quantity of the best (or of other cells) by batch and length, length innermost."""
+        """(rows,) a quantity of the best, or of other cells."""
         cells = self.best if cells is None else cells
         return cells.spread(values(cells, [name])[name])[..., 0].ravel()
 
     @property
     def fits(self) -> tuple[bool, ...]:
-        """Whether each batch and length fits in memory with its best count; all of scope `block` do."""
+        """(rows,) whether it fits in memory with its best count; all of scope `block` do."""
         fits: list[bool] = self.best.fits.ravel().tolist()
         return tuple(fits)
 
@@ -89,7 +89,7 @@ class SweepAnswer:
 
     @property
     def near_best(self) -> list[tuple[int, int]]:
-        """Smallest and largest count around each best one within 1 % of its speedup."""
+        """(rows,) smallest and largest count around the best one within 1 % of its speedup."""
         by_count = self.by_count
         every = by_count.configurations.counts
         columns = np.isin(every, [1, *self.counts])
@@ -97,13 +97,12 @@ class SweepAnswer:
         fits = by_count.spread(by_count.fits)[..., columns]
         best = np.searchsorted(counts, self.best.spread(self.best.candidates)[..., 0])
         return [
-            near_best(counts, speedup[place], fits[place], int(best[place]))
-            for place in np.ndindex(*best.shape)
+            near_best(counts, speedup[b, s], fits[b, s], int(best[b, s])) for b, s in np.ndindex(*best.shape)
         ]
 
-    def memory(self, place: int) -> tuple[MemoryParts, int]:
-        """Bytes on one GPU with the best count at a place of `fits`, and its largest batch."""
-        at = (*divmod(place, self.best.shape[1]), 0)
+    def memory(self, row: int) -> tuple[MemoryParts, int]:
+        """Bytes on one GPU with the best count of a row, and its largest batch."""
+        at = (*divmod(row, self.best.shape[1]), 0)
         parts = (self.best.spread(part)[at] for part in self.best.memory)
         return MemoryParts(*parts), int(self.best.spread(self.best.max_batch)[at])
 
@@ -114,7 +113,7 @@ class SweepAnswer:
 
     @property
     def gains(self) -> tuple[tuple[float, float, float], ...]:
-        """(gain, low, high) of the best at each place of `fits`."""
+        """(rows,) gain, low and high end of the best."""
         columns = (self.column(f"{self.gain}{end}").tolist() for end in ("", "_low", "_high"))
         return tuple(zip(*columns, strict=True))
 

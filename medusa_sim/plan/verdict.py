@@ -89,8 +89,8 @@ class Coded(NamedTuple):
         return Coded(values, codes)
 
 
-def with_edges_found(coded: Coded, codes_at: CodesAt) -> Coded:
-    """The same with more numbers between them: every change of code is found to the whole number."""
+def with_exact_edges(coded: Coded, codes_at: CodesAt) -> Coded:
+    """The same with further numbers, asked of `codes_at` until every change of code is exact."""
     while True:
         values, codes = coded
         changes = np.flatnonzero((codes[1:] != codes[:-1]) & (values[1:] - values[:-1] > 1))

@@ -49,11 +49,11 @@ def report_blocks(
     else:
         blocks += [compared(answers), Text("Best count and its speedup, by batch.")]
         for answer in answers:
-            blocks += [Heading(place_of(answer)), *answer_blocks(answer, level=3)]
+            blocks += [Heading(set_up_text(answer)), *answer_blocks(answer, level=3)]
     return blocks + closing(scenarios, tuple(dict.fromkeys(caveats(scenarios, grid))), command)
 
 
-def place_of(answer: SweepAnswer) -> str:
+def set_up_text(answer: SweepAnswer) -> str:
     """`llama-3-8b bf16 on h100-sxm`."""
     return f"{model_name(answer.scenario)} on {answer.scenario.gpus_text}"
 
@@ -117,11 +117,11 @@ def cards(answer: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
 
 def best_card(answer: SweepAnswer, b: int) -> tuple[str, str, str]:
     """The best count at a batch and the first length."""
-    grid, place = answer.grid, b * answer.grid.seq_len.size
-    at, count = f"batch {grid.batch[b]}, length {grid.seq_len[0]}", int(answer.column("candidates")[place])
+    grid, row = answer.grid, b * answer.grid.seq_len.size
+    at, count = f"batch {grid.batch[b]}, length {grid.seq_len[0]}", int(answer.column("candidates")[row])
     if count == 1:
         return at, "do not speculate", "plain decoding is the fastest"
-    gain, low, high = answer.gains[place]
+    gain, low, high = answer.gains[row]
     return at, f"{count} candidates", f"{times(gain)}, 80 %: {low:.2f} to {high:.2f}"
 
 

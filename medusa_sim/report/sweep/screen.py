@@ -15,7 +15,7 @@ from medusa_sim.report.sweep.sentences import (
     better_text,
     by_batch,
     engine_text,
-    place_text,
+    row_text,
 )
 from medusa_sim.report.sweep.tables import best_table, free_text
 from medusa_sim.report.sweep.warnings import warnings
@@ -101,9 +101,9 @@ def memory_facts(answer: SweepAnswer) -> Iterator[Fact]:
     """How many requests fit, and what the largest batch of the grid that fits keeps on a GPU."""
     if answer.scenario.scope == "block":
         return
-    place = max(range(len(answer.fits)), key=lambda at: (answer.fits[at], answer.column("batch")[at]))
-    parts, most = answer.memory(place)
-    batch, length, count = (int(answer.column(name)[place]) for name in ("batch", "seq_len", "candidates"))
+    row = max(range(len(answer.fits)), key=lambda row: (answer.fits[row], answer.column("batch")[row]))
+    parts, most = answer.memory(row)
+    batch, length, count = (int(answer.column(name)[row]) for name in ("batch", "seq_len", "candidates"))
     usable = answer.scenario.usable_memory_bytes / GIGA
     candidates = counted(count, answer.best.configurations.are_chains)
     yield Fact("Memory", f"{most} requests fit with {candidates} at length {length:,}")
@@ -120,8 +120,8 @@ def costs(answer: SweepAnswer) -> Iterator[Fact]:
     return cost_facts(
         answer.scenario,
         {
-            place_text(answer, place): {name: column[place] for name, column in columns.items()}
-            for place, fits in enumerate(answer.fits)
+            row_text(answer, row): {name: column[row] for name, column in columns.items()}
+            for row, fits in enumerate(answer.fits)
             if fits
         },
     )

@@ -16,18 +16,18 @@ T = TypeVar("T")
 def answer_text(answer: SweepAnswer) -> str:
     """The gain at the first and the last batch and length that fit, or that there is none."""
     counts = answer.column("candidates").tolist()
-    places = [place for place, fits in enumerate(answer.fits) if fits]
-    if all(counts[place] == 1 for place in places):
+    rows = [row for row, fits in enumerate(answer.fits) if fits]
+    if all(counts[row] == 1 for row in rows):
         return "Speculation gives no gain at any of these batches and lengths."
     chains = answer.best.configurations.are_chains
     gains = [
         (
-            f"{times(answer.gains[place][0])} with {counted(counts[place], chains)}"
-            if counts[place] > 1
+            f"{times(answer.gains[row][0])} with {counted(counts[row], chains)}"
+            if counts[row] > 1
             else "no gain"
         )
-        + f" at {place_text(answer, place)}"
-        for place in ends_of(places)
+        + f" at {row_text(answer, row)}"
+        for row in ends_of(rows)
     ]
     return f"Speculation gives {' and '.join(gains)}."
 
@@ -36,9 +36,8 @@ def by_batch(answer: SweepAnswer) -> list[str]:
     """At which batches speculation pays, a text a length."""
     several = answer.grid.seq_len.size > 1
     return [
-        break_even_text(break_even, "batch")
-        + (f" at length {answer.grid.seq_len[place]:,}" if several else "")
-        for place, break_even in enumerate(answer.break_evens)
+        break_even_text(break_even, "batch") + (f" at length {seq_len:,}" if several else "")
+        for seq_len, break_even in zip(answer.grid.seq_len, answer.break_evens, strict=True)
     ]
 
 
@@ -48,9 +47,9 @@ def better_text(answer: SweepAnswer) -> str:
     gains = answer.column(answer.gain, best).tolist()
     chains = best.configurations.are_chains
     better = [
-        f"{counted(count, chains)} at {place_text(answer, place)} ({times(gains[place])})"
-        for place, count in enumerate(answer.column("candidates", best).tolist())
-        if answer.fits[place] and count != counts[place]
+        f"{counted(count, chains)} at {row_text(answer, row)} ({times(gains[row])})"
+        for row, count in enumerate(answer.column("candidates", best).tolist())
+        if answer.fits[row] and count != counts[row]
     ]
     return f"of all counts the best is {' and '.join(ends_of(better))}" if better else ""
 
@@ -69,9 +68,9 @@ def engine_text(best: Cells) -> str:
     return f"{name} runs no trees (--runtime vllm); its chain gives {', '.join(ends)}" if ends else ""
 
 
-def place_text(answer: SweepAnswer, place: int) -> str:
+def row_text(answer: SweepAnswer, row: int) -> str:
     """The batch and length of a row of the grid."""
-    b, s = divmod(place, answer.grid.seq_len.size)
+    b, s = divmod(row, answer.grid.seq_len.size)
     return batch_text(
         int(answer.grid.batch[b]), int(answer.grid.seq_len[s]), several=answer.grid.seq_len.size > 1
     )
