@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,25 +23,27 @@ class Span(NamedTuple):
     """Equal steps in a row. A pass of prompts alone is a span without steps."""
 
     start_s: float
-    span_s: float
-    """Its time, that of its prompts with it."""
-    steps: int
     requests: int
-    """That decode."""
+    """Requests that decode."""
     drafts: int
-    """Of a request in a step."""
+    """Drafts of a request in a step."""
     not_decoding: int
     """Requests in the queue or reading their prompt."""
     kv_tokens: float
-    emitted: int
-    """Tokens, by all requests in all steps."""
-    prompts_s: float
-    """Of span_s, for prompt_tokens of prompts."""
+    """Tokens in the KV cache, on average."""
     prompt_tokens: int
-    accepted: int
-    """Drafts."""
+    """Tokens of prompts that are computed in it."""
+    span_s: float = 0.0
+    """Its time, that of its prompts with it."""
+    prompts_s: float = 0.0
+    """Time of its prompts."""
+    steps: int = 0
+    emitted: int = 0
+    """Tokens, by all requests in all steps."""
+    accepted: int = 0
+    """Drafts that were accepted."""
     stalled_s: float = 0.0
-    """Passes of prompts before it, for which requests waited."""
+    """Time of passes of prompts before it, for which requests waited."""
     joined: int = 0
     """Requests that did not wait for these: they read their prompts."""
 
@@ -106,30 +108,25 @@ class Recorder:
         """Add up the spans that are held."""
         if not self._rows:
             return
-        columns = np.array(self._rows).T
+        spans: Any = Span(*np.array(self._rows).T)  # columns
         self._rows.clear()
-        start, span, steps, requests, drafts, not_decoding, kv, *others = columns
-        emitted, prompts_s, prompted, accepted, stalled_s, joined = others
-        cells = (drafts.astype(np.int64), requests.astype(np.int64))
-        np.add.at(self._steps_s, cells, span - prompts_s)
-        np.add.at(self._prompts_s, cells, prompts_s)
-        self._steps += int(steps.sum())
-        self._emitted += int(emitted.sum())
-        self._prompt_tokens += int(prompted.sum())
-        self._speculated += int((steps * requests)[drafts > 0].sum())
-        self._accepted += float(accepted.sum())
-        gap_s = span / np.maximum(steps, 1.0)
-        for seen_s, weights in ((gap_s + stalled_s, steps * requests - joined), (gap_s, joined)):
+        cells = (spans.drafts.astype(np.int64), spans.requests.astype(np.int64))
+        np.add.at(self._steps_s, cells, spans.span_s - spans.prompts_s)
+        np.add.at(self._prompts_s, cells, spans.prompts_s)
+        self._steps += int(spans.steps.sum())
+        self._emitted += int(spans.emitted.sum())
+        self._prompt_tokens += int(spans.prompt_tokens.sum())
+        chunks = spans.steps * spans.requests  # that requests receive
+        self._speculated += int(chunks[spans.drafts > 0].sum())
+        self._accepted += float(spans.accepted.sum())
+        gap_s = spans.span_s / np.maximum(spans.steps, 1.0)
+        for seen_s, weights in ((gap_s + spans.stalled_s, chunks - spans.joined), (gap_s, spans.joined)):
             self._gaps += np.bincount(class_of_gap(seen_s), weights=weights, minlength=GAP_CLASSES)
             self._gap_sum_s += float((seen_s * weights).sum())
-        lasting_s = np.maximum(span, _LEAST_SPAN_S)
-        self._add_to_bins(
-            start,
-            span,
-            np.stack(
-                [requests, not_decoding, kv, drafts, *(tokens / lasting_s for tokens in (emitted, prompted))]
-            ),
-        )
+        lasting_s = np.maximum(spans.span_s, _LEAST_SPAN_S)
+        rates = spans.emitted / lasting_s, spans.prompt_tokens / lasting_s
+        values = [spans.requests, spans.not_decoding, spans.kv_tokens, spans.drafts, *rates]
+        self._add_to_bins(spans.start_s, spans.span_s, np.stack(values))
 
     def _add_to_bins(self, start: FloatArray, span: FloatArray, values: FloatArray) -> None:
         """values: (quantities, spans) at each moment of spans in the order of time."""

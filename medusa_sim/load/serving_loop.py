@@ -129,86 +129,79 @@ class ServingLoop:
                 self.window.count(clients.sent, sent_s, self.now_s)
 
     def _step(self) -> None:
-        """Take the next step, with those after it that are equal."""
-        batch, scheduler, start_s = self.batch, self.scheduler, self.now_s
-        batch.set_drafts(self.policy.drafts(start_s, len(scheduler.unadmitted)))
-        chunks = scheduler.schedule(batch.drafts if batch.requests else 0, start_s)
+        """Take the next step, with those after it that are equal, or a pass of prompts."""
+        batch, scheduler = self.batch, self.scheduler
+        batch.set_drafts(self.policy.drafts(self.now_s, len(scheduler.unadmitted)))
+        chunks = scheduler.schedule(batch.drafts if batch.requests else 0, self.now_s)
         requests = len(batch.requests)
-        drafts = batch.drafts if requests else 0
         if not requests and not chunks:
             return
-        if chunks and self.table.prompts.terms.are_apart:
-            self._read_apart(drafts, chunks)
-            return
-        not_decoding, held = scheduler.not_decoding, self.cache.tokens
+        begun = Span(
+            start_s=self.now_s,
+            requests=requests,
+            drafts=batch.drafts if requests else 0,
+            not_decoding=scheduler.not_decoding,
+            kv_tokens=self.cache.tokens,
+            prompt_tokens=sum([chunk.tokens for chunk in chunks]),
+        )
         length = batch.tokens / max(requests, 1)
+        is_apart = bool(chunks) and self.table.prompts.terms.are_apart
+        take = self._read_apart if is_apart else self._take_steps
+        self.recorder.add(take(begun, chunks, length))
+
+    def _take_steps(self, begun: Span, chunks: list[Chunk], length: float) -> Span:
+        """Take a step that carries these chunks; without any, those after it that are equal as well.
+
+        length: mean committed tokens of the requests that decode.
+        """
+        requests, drafts = begun.requests, begun.drafts
         steps = 1 if chunks or self.stalled_s else self._equal_steps(drafts, length)
-        scheduler.count_steps(steps, carried=bool(chunks))
+        self.scheduler.count_steps(steps, carried=bool(chunks))
         self.cache.record_use(drafts, steps)
-        emitted = batch.take_steps(steps) if requests else 0
+        emitted = self.batch.take_steps(steps) if requests else 0
         accepted = emitted - steps * requests
         if drafts:
-            self.found_share = batch.found_share(steps)
+            self.found_share = self.batch.found_share(steps)
             self.policy.count(steps, accepted)
+        kv_tokens = begun.kv_tokens
         if not chunks:
-            held = (held + self.cache.tokens) // 2
+            kv_tokens = (kv_tokens + self.cache.tokens) // 2
             length += emitted * (steps - 1) / (2 * steps) / requests
         step_s = self._step_s(drafts, requests, length)
         prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s) if chunks else 0.0
         span_s = steps * step_s + prompts_s
-        self.now_s, self.seen_s = start_s + span_s, start_s + (steps - 1) * step_s
+        self.now_s, self.seen_s = begun.start_s + span_s, begun.start_s + (steps - 1) * step_s
         emitted -= self._finish_requests()
         emitted += self._start_requests(chunks)
-        self.recorder.add(
-            Span(
-                start_s=start_s,
-                span_s=span_s,
-                steps=steps,
-                requests=requests,
-                drafts=drafts,
-                not_decoding=not_decoding,
-                kv_tokens=held,
-                emitted=emitted,
-                prompts_s=prompts_s,
-                prompt_tokens=sum([chunk.tokens for chunk in chunks]),
-                accepted=accepted,
-                stalled_s=self.stalled_s,
-                joined=min(self.joined, requests),
-            )
-        )
+        stalled_s, joined = self.stalled_s, min(self.joined, requests)
         self.stalled_s, self.joined = 0.0, 0
+        return begun._replace(
+            span_s=span_s,
+            steps=steps,
+            kv_tokens=kv_tokens,
+            emitted=emitted,
+            prompts_s=prompts_s,
+            accepted=accepted,
+            stalled_s=stalled_s,
+            joined=joined,
+        )
 
-    def _read_apart(self, drafts: int, chunks: list[Chunk]) -> None:
+    def _read_apart(self, begun: Span, chunks: list[Chunk], length: float) -> Span:
         """Read chunks of prompts in a pass of their own, for which the requests that decode wait.
 
         Further passes may follow it. Requests whose prompts end decode in the next step with the others.
         """
-        requests, start_s = len(self.batch.requests), self.now_s
-        not_decoding, held = self.scheduler.not_decoding, self.cache.tokens
+        requests, drafts = begun.requests, begun.drafts
         self.scheduler.count_steps(0, carried=True)
-        step_s = self._step_s(drafts, requests, self.batch.tokens / max(requests, 1))
+        step_s = self._step_s(drafts, requests, length)
         span_s = prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s)
         if not requests:
             span_s += step_s
-        self.now_s, self.seen_s = start_s + span_s, start_s
+        self.now_s, self.seen_s = begun.start_s + span_s, begun.start_s
         emitted = self._start_requests(chunks)
         self.joined += len(self.batch.requests) - requests
         self.stalled_s += span_s
-        self.recorder.add(
-            Span(
-                start_s=start_s,
-                span_s=span_s,
-                steps=0,
-                requests=requests,
-                drafts=drafts,
-                not_decoding=not_decoding,
-                kv_tokens=held,
-                emitted=emitted,
-                prompts_s=prompts_s,
-                prompt_tokens=sum([chunk.tokens for chunk in chunks]),
-                accepted=0,
-            )
-        )
+        return begun._replace(span_s=span_s, emitted=emitted, prompts_s=prompts_s)
 
     def _equal_steps(self, drafts: int, length: float) -> int:
         """Steps until a request may be admitted or ends, the cache may be full, or the answer is too old."""
