@@ -101,7 +101,7 @@ class Output:
                 others = [name for name in table.headers[1:] if name not in expendable]
                 narrow = replace(table, expendable=(*expendable, *reversed(others)))
                 if not self.is_wide:
-                    narrow = narrow.within(self.columns)
+                    narrow = narrow.narrowed(self.columns)
                 self.table(narrow)
                 if left_out := [name for name in table.headers if name not in narrow.headers]:
                     say(f"left out for room: {', '.join(left_out)}; --wide or --format csv has them")

@@ -51,19 +51,19 @@ class Bands:
 
     @classmethod
     def every(cls, surface: Surface) -> Bands:
-        """Those of every configuration, the first of which is plain decoding."""
+        """Bands of every configuration, the first of which is plain decoding."""
         steps = Steps.every(surface)
         server_steps = ServerSteps.of(steps)
         return cls(steps, server_steps, server_steps)
 
     @cached_or_self
     def in_flight(self) -> Bands:
-        """Those of the steps of the requests in flight."""
+        """Bands of the steps of the requests in flight."""
         return self if self.steps is self.server_steps.steps else replace(self, steps=self.server_steps.steps)
 
     @cached_property
     def step(self) -> Halves:
-        """Of a step's time."""
+        """Half-widths of a step's time."""
         return self.widened(lambda bands: bands.steps.cost.halves)
 
     @property
@@ -74,38 +74,38 @@ class Bands:
 
     @cached_property
     def step_speedup(self) -> Halves:
-        """Of tokens per step over overhead; 0 where a step emits one token."""
+        """Half-widths of tokens per step over overhead; 0 where a step emits one token."""
         return self._unless_plain(self.overhead.of_inverse.joined_by(self.tokens))
 
     @cached_property
     def server_speedup(self) -> Halves:
-        """Of the speedup in a server; 0 where a step emits one token."""
+        """Half-widths of the speedup in a server; 0 where a step emits one token."""
         return self._unless_plain(self.widened(Bands._server_speedup))
 
     @cached_property
     def token_us(self) -> Halves:
-        """Of the time per token in a server."""
+        """Half-widths of the time per token in a server."""
         return self.widened(Bands._token_us)
 
     @property
     def first_token(self) -> Halves:
-        """Of the time to the first token."""
+        """Half-widths of the time to the first token."""
         down, up = self.token_us
         return Halves(np.hypot(down, FIRST_TOKEN_SOONER), np.hypot(up, FIRST_TOKEN_LATER))
 
     @cached_property
     def overhead(self) -> Halves:
-        """Of a step over the plain one."""
+        """Half-widths of a step over the plain one."""
         return self.widened(lambda bands: overhead_halves(bands.steps.cost, bands.steps.surface.decode.cost))
 
     @cached_property
     def tokens(self) -> Halves:
-        """Of the tokens of a step."""
+        """Half-widths of the tokens per step."""
         return self._of_configurations(self.steps.surface.configurations.token_halves)
 
     @property
     def request_tokens(self) -> Halves:
-        """Of the tokens of a request over its steps."""
+        """Half-widths of the tokens of a request over its whole steps."""
         return self._of_configurations(self.steps.surface.request_token_halves)
 
     def _server_speedup(self) -> Halves:

@@ -75,7 +75,7 @@ class Cells:
 
     @property
     def batch(self) -> IntArray:
-        """Sequences of a step."""
+        """(batches, 1, 1) sequences of a step."""
         return self.surface.batch[:, None, None]
 
     @property
@@ -180,7 +180,7 @@ class Cells:
 
     @cached_property
     def steps(self) -> Steps:
-        """The step of each."""
+        """Steps of these cells."""
         return Steps(self.surface, self.index)
 
     @cached_property
@@ -195,7 +195,7 @@ class Cells:
 
     @cached_property
     def bands(self) -> Bands:
-        """80 % bands of these, as half-widths."""
+        """80 % bands of these cells, as half-widths."""
         return Bands(self.steps, self.server_steps, self.baseline.server_steps)
 
     # What is gained.

@@ -90,7 +90,7 @@ class RequestLatency:
 
     @cached_property
     def plain_decode_us(self) -> float:
-        """The same without speculation."""
+        """From the first token to the last, without speculation."""
         return (self.output_tokens - 1) * _mean(self.cells.steps.decode_us)
 
     @property
@@ -105,12 +105,12 @@ class RequestLatency:
 
     @property
     def total_us(self) -> float:
-        """Until the last token."""
+        """Time until the last token."""
         return self.first_token_us + self.decode_us
 
     @property
     def plain_total_us(self) -> float:
-        """Until the last token, without speculation."""
+        """Time until the last token, without speculation."""
         return self.plain_first_token_us + self.plain_decode_us
 
     @property

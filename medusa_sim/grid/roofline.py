@@ -52,7 +52,7 @@ class Roof:
 
     @property
     def ridge(self) -> float:
-        """FLOP/byte."""
+        """Operational intensity at the ridge, FLOP/byte."""
         return self.peak_flops_per_s / self.bandwidth_bytes_per_s
 
     def flops_per_s(self, intensity: float) -> float:

@@ -23,7 +23,7 @@ class ServerSteps:
 
     @classmethod
     def of(cls, steps: Steps) -> ServerSteps:
-        """Those of the requests that are in flight around the lengths of these."""
+        """Steps of the requests that are in flight around the lengths of these steps."""
         in_flight = steps.surface.in_flight
         return cls(steps if in_flight is steps.surface else replace(steps, surface=in_flight))
 

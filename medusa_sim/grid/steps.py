@@ -42,7 +42,7 @@ class Steps:
 
     @classmethod
     def every(cls, surface: Surface) -> Steps:
-        """Those of every configuration."""
+        """Steps of every configuration."""
         return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
 
     def spread(self, values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
@@ -91,7 +91,7 @@ class Steps:
 
     @cached_property
     def time_us(self) -> FloatArray:
-        """The whole step, spread."""
+        """(batches, lengths, cells) time of the whole step, microseconds."""
         names = ("device_us", "host_us", "exposed_us")
         parts = (self.whole(attrgetter(f"cost.{name}")) for name in names)
         return self.spread(compose.step_us(*parts))
@@ -130,7 +130,7 @@ class Steps:
 
     @cached_property
     def bound(self) -> CodeArray:
-        """`Bound` codes."""
+        """`Bound` codes: what each step waits for."""
 
         def waits_us(code: Bound) -> FloatArray:
             return self.whole(lambda times: times.waits_us[code])

@@ -71,7 +71,7 @@ class Surface:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Batches, lengths."""
+        """Numbers of batches and of lengths."""
         return self.batch.size, self.seq_len.size
 
     # Steps. They raise SpecError or CoverageError from the latency model.
@@ -185,7 +185,7 @@ class Surface:
 
     @property
     def with_length_edges(self) -> Surface:
-        """The same of `length_edges`, of steps at the lengths asked."""
+        """With `length_edges` among its lengths, which are those asked; as `with_batch_edges`."""
         if self.configurations.several_a_count:
             return self
         lengths = np.union1d(self.asked_len, self.length_edges)

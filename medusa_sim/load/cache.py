@@ -69,7 +69,7 @@ class Cache:
         return self._counted[ahead]
 
     def _tokens_at_most(self, drafts: int, steps: int) -> int:
-        """The same bound in tokens, of the batch alone."""
+        """Upper bound of the tokens of the batch in the last of so many steps, in whole blocks."""
         requests, size = len(self._batch.requests), self._block_tokens
         tokens = self._batch.tokens + requests * ((drafts + 1) * steps - 1 + self._slots + size - 1)
         if self._held is None or not requests:

@@ -52,7 +52,7 @@ class Energy:
         return self.gpus * (working * busy_s + self.power.fit.idle_watts * idle_s) / sums.span_s
 
     def joule_per_token(self, sums: Sums) -> float:
-        """Of all GPUs, over the tokens that were emitted; nan where none were."""
+        """Joules of all GPUs over the tokens that were emitted; nan where none were."""
         return self.watts(sums) * sums.span_s / sums.emitted if sums.emitted else float("nan")
 
 

@@ -36,11 +36,11 @@ class LargestRate:
     largest_per_s: float | None = None
     """Never above saturation; 0 where no rate keeps them."""
     largest_half_width: float | None = None
-    """Of its 95 % interval over the seeds; None where the limits hold up to saturation, or for one seed."""
+    """Half-width of its 95 % interval over the seeds; None for one seed, or where the limits hold until it is full."""
     largest_low_per_s: float | None = None
     """Lower end of its 80 % interval, with the band of the step."""
     largest_high_per_s: float | None = None
-    """Upper end, never above that of saturation."""
+    """Upper end of that interval, never above that of saturation."""
     best_share: float | None = None
     """Share of the requests that keep the limits at the lowest rate tried."""
 

@@ -158,7 +158,7 @@ class LoadTest:
 
     @cached_property
     def servers(self) -> tuple[PolicyServer, ...]:
-        """One for each policy."""
+        """Servers, one a policy."""
         return tuple(self._server_for(policy) for policy in self.policies)
 
     def _server_for(self, policy: str | Policy) -> PolicyServer:

@@ -95,7 +95,7 @@ class Fixed(Policy):
         return f"K={self.count}" if self.count else "none"
 
     def drafts(self, state: State) -> int:
-        """The same whatever the state."""
+        """The fixed number of drafts."""
         del state
         return self.count
 
@@ -123,7 +123,7 @@ class BySize(Policy):
 
     @property
     def longest(self) -> int:
-        """Of its entries; the drafter is loaded even where they are all 0."""
+        """The most drafts of its entries, at least 1: the drafter is loaded even where all are 0."""
         return max(1, *(drafts for _, drafts in self.entries))
 
 

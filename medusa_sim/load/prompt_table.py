@@ -45,17 +45,17 @@ class PromptTable:
     """Seconds that prompts add to a step, by numbers of tokens from none on; `terms` put them together."""
 
     linear_s: FloatArray
-    """(1 + tokens,) linear: what all tokens of a step share."""
+    """(1 + tokens,) linear(T) of (L1): layers that all tokens of a step share."""
     chunk_tokens: FloatArray
     """(chunks,) sizes of chunks whose attention is priced."""
     chunk_ends: FloatArray
     """(ends,) tokens of the prompt up to the end of a chunk."""
     attention_s: FloatArray
-    """(chunks, ends) of one chunk."""
+    """(chunks, ends) attention of one chunk."""
     drafter_s: FloatArray
     """(1 + tokens,) linear layers of a drafter that reads prompts, too."""
     drafter_attention_s: FloatArray
-    """(chunks, ends) its attention."""
+    """(chunks, ends) attention of the drafter over one chunk."""
     inactive_share: FloatArray
     """(1 + tokens,) share of experts that none of so many tokens activates; 0 without experts."""
     logits_s: float = 0.0
@@ -65,14 +65,14 @@ class PromptTable:
     gpus: int = 1
     """GPUs that attend to their own requests."""
     terms: PromptTerms = field(default_factory=PromptTerms)
-    """Of the engine."""
+    """Terms of the engine."""
     host: PromptHost = GRAPHS
     """What launches prompts."""
     plain_host: PromptHost = GRAPHS
-    """The same of a server that loads no drafter."""
+    """What launches prompts in a server that loads no drafter."""
 
     def without_drafter(self) -> PromptTable:
-        """Of a server that loads no drafter."""
+        """The table of a server that loads no drafter."""
         return replace(
             self,
             drafter_s=np.zeros_like(self.drafter_s),

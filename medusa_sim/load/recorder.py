@@ -83,7 +83,7 @@ class Recorder:
         self._marks.append(self._sums(now_s, served))
 
     def _sums(self, now_s: float, served: float) -> Sums:
-        """Sums up to now."""
+        """Sums from the beginning of the run up to now."""
         self._flush()
         return Sums(
             span_s=now_s,

@@ -19,9 +19,9 @@ class Saturation(NamedTuple):
     requests_per_s: float
     tokens_per_s: float
     slower: float
-    """Half-widths of its 80 % interval on the logarithm, those of its steps: towards fewer requests."""
+    """Half-width of the 80 % interval of its steps on the logarithm, towards fewer requests."""
     faster: float
-    """Towards more."""
+    """The half-width towards more requests."""
 
     @property
     def low_per_s(self) -> float:
@@ -30,7 +30,7 @@ class Saturation(NamedTuple):
 
     @property
     def high_per_s(self) -> float:
-        """Upper end."""
+        """Upper end of the interval of its requests."""
         return float(self.requests_per_s * np.exp(self.faster))
 
 

@@ -76,7 +76,7 @@ class Traced:
 
     @property
     def sets_rate(self) -> bool:
-        """Always."""
+        """True: a trace has its own times."""
         return True
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:

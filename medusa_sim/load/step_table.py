@@ -60,19 +60,19 @@ class StepTable:
     match_runs: float = 1.0
     """Such steps follow each other this many times as long as independent ones would."""
     drafting_share: FloatArray
-    """(1 + drafts, 1 + requests) of a step's time."""
+    """(1 + drafts, 1 + requests) share of a step's time that drafting takes."""
     idle_share: FloatArray
     """(1 + requests,) by which a plain step is longer where a drafter is loaded."""
     steps_ahead: int = 0
     """Steps that the engine schedules ahead."""
     plain_steps_ahead: int = 0
-    """The same of a server that loads no drafter."""
+    """Steps that the engine schedules ahead where no drafter is loaded."""
     server_s: float = 0.0
-    """From the client to the queue and back."""
+    """Time from the client to the queue and back."""
     server_s_per_request: float = 0.0
     """Time of a server to send a token of one request."""
     server_band: float = 0.0
-    """Of `server_s`: half of its 80 % interval, relative."""
+    """Half-width of the 80 % interval of `server_s`, relative."""
 
     @property
     def drafts_max(self) -> int:

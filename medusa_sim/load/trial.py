@@ -17,7 +17,7 @@ _LEAST_REQUESTS = 500
 
 
 def trial_requests(test: LoadTest, requests: Requests) -> Requests:
-    """Those of `requests` that a trial runs, for each seed."""
+    """The requests that a trial runs for each seed: the first of `requests`."""
     return requests.first(min(requests.count, max(SEARCH_REQUESTS // test.seeds, _LEAST_REQUESTS)))
 
 

@@ -58,7 +58,7 @@ def best_ends_profile(row: ScheduleRow) -> bool:
 
 def _best_by_batch(row: ScheduleRow) -> IntArray:
     """Index of the best count that fits, at each of the row's batches."""
-    return row.every.by_count.best_k()[row.batch_slice, row.s]
+    return row.every.by_count.best_k()[row.places.slice, row.s]
 
 
 # The best chain.
@@ -146,7 +146,7 @@ def _same_way(row: ScheduleRow) -> IntArray:
 
 
 def _larger(row: ScheduleRow) -> IntArray:
-    """Those of them with more candidates than the row's."""
+    """Configurations that draft as the row does with more candidates."""
     members = _same_way(row)
     return np.asarray(members[row.every.configurations.candidates[members] > row.candidates])
 

@@ -40,6 +40,11 @@ class BatchRange:
     begins_at_first: bool = False
     """Whether it begins at its first batch, and not right after the searched one before it."""
 
+    @property
+    def slice(self) -> slice:
+        """Its places, of an array over batches."""
+        return slice(self.first, self.last + 1)
+
 
 def configuration_at(ranges: Sequence[BatchRange], place: int) -> int:
     """The configuration that runs at a place on the batch axis."""

@@ -57,10 +57,10 @@ def schedule_rows(
 ) -> list[ScheduleRow]:
     """The rows of these ranges of batches at the `s`-th length of a search."""
     cells = every.contenders
-    columns = np.searchsorted(cells.index[0, 0], [batches.configuration for batches in ranges]).tolist()
+    columns = np.searchsorted(cells.index[0, 0], [places.configuration for places in ranges]).tolist()
     return [
-        ScheduleRow(cells=cells, b=batches.last, s=s, k=k, every=every, batches=batches, question=question)
-        for k, batches in zip(columns, ranges, strict=True)
+        ScheduleRow(cells=cells, b=places.last, s=s, k=k, every=every, places=places, question=question)
+        for k, places in zip(columns, ranges, strict=True)
     ]
 
 
@@ -95,7 +95,7 @@ def scheduled_counts(rows: Iterable[ScheduleRow]) -> dict[int, int]:
     """Batch -> the count that runs there (1: none), for every batch searched. rows: of one length."""
     counts: dict[int, int] = {}
     for row in rows:
-        counts |= dict.fromkeys(row.searched.tolist(), row.candidates)
+        counts |= dict.fromkeys(row.batches.tolist(), row.candidates)
     return counts
 
 
@@ -122,6 +122,6 @@ def gains_by_batch(rows: Iterable[ScheduleRow]) -> list[dict[str, float | int | 
                 "fits_memory": bool(row.cells.fits[b, row.s, row.k]),
                 **every,
             }
-            for b, batch in enumerate(row.searched.tolist(), row.batches.first)
+            for b, batch in enumerate(row.batches.tolist(), row.places.first)
         ]
     return found

@@ -36,11 +36,11 @@ class ScheduleRow(Cell):
     Speedups, rates and times per token are the step's, and with the scenario's traffic those of its server.
 
     cells: configurations that are the best of their count somewhere, the row's at `k`; every: all of them.
-    batches: its range of those searched.
+    places: its range among the batches that were searched.
     """
 
     every: Cells
-    batches: BatchRange
+    places: BatchRange
     question: Question
 
     def __getattr__(self, name: str) -> Any:
@@ -53,26 +53,21 @@ class ScheduleRow(Cell):
 
     @property
     def surface(self) -> Surface:
-        """What was priced."""
+        """Surface that the search has priced."""
         return self.every.surface
 
     # Its batches.
 
     @property
-    def batch_slice(self) -> slice:
-        """Its batches among those searched."""
-        return slice(self.batches.first, self.batches.last + 1)
-
-    @property
-    def searched(self) -> IntArray:
+    def batches(self) -> IntArray:
         """Its batches that were searched, one after another."""
-        return self.surface.batch[self.batch_slice]
+        return self.surface.batch[self.places.slice]
 
     @property
     def batch_min(self) -> int:
         """The smallest batch: the one after the row before it, or the first that was searched."""
-        batch, first = self.surface.batch, self.batches.first
-        return int(batch[first - 1]) + 1 if first and not self.batches.begins_at_first else int(batch[first])
+        batch, first = self.surface.batch, self.places.first
+        return int(batch[first - 1]) + 1 if first and not self.places.begins_at_first else int(batch[first])
 
     @property
     def batch_max(self) -> int:
@@ -99,8 +94,8 @@ class ScheduleRow(Cell):
 
     @property
     def configuration(self) -> int:
-        """The configuration that runs."""
-        return self.batches.configuration
+        """Index of the configuration that runs."""
+        return self.places.configuration
 
     @property
     def option(self) -> DraftOption | None:
@@ -131,7 +126,7 @@ class ScheduleRow(Cell):
 
     @cached_property
     def _speedup_by_batch(self) -> FloatArray:
-        return np.asarray(self.cells.speedup[self.batch_slice, self.s, self.k])
+        return np.asarray(self.cells.speedup[self.places.slice, self.s, self.k])
 
     @property
     def speedup_lowest(self) -> float:
@@ -151,7 +146,7 @@ class ScheduleRow(Cell):
     @property
     def batch_lowest(self) -> int:
         """The batch at which the speedup is lowest."""
-        return int(self.searched[np.argmin(self._speedup_by_batch)])
+        return int(self.batches[np.argmin(self._speedup_by_batch)])
 
     @property
     def interval_low(self) -> float:
@@ -165,7 +160,7 @@ class ScheduleRow(Cell):
 
     def _ends_by_batch(self, cell: Cell) -> list[FloatArray]:
         """Both ends of the interval of the speedup at each of the row's batches, with the cell's drafts."""
-        return [cell.cells.spread(end)[self.batch_slice, self.s, cell.k] for end in cell.cells.speedup_band]
+        return [cell.cells.spread(end)[self.places.slice, self.s, cell.k] for end in cell.cells.speedup_band]
 
     # What speculates: the row's configuration, or of a plain row the best that could.
 
@@ -216,17 +211,17 @@ class ScheduleRow(Cell):
     def uncertain(self) -> tuple[int, int] | None:
         """First and last batch whose 80 % interval holds a gain and a loss; None where none does."""
         low, high = self._speculative_ends
-        batches = self.searched[(low <= 1.0) & (high > 1.0)]
+        batches = self.batches[(low <= 1.0) & (high > 1.0)]
         return (int(batches[0]), int(batches[-1])) if batches.size else None
 
     # Every configuration at its fullest batch.
 
     @cached_property
     def speedups(self) -> FloatArray:
-        """Speedup of each configuration."""
+        """(configurations,) speedup at the row's fullest batch."""
         return self.every.speedup_at(self.b, self.s)
 
     @cached_property
     def steps_us(self) -> FloatArray:
-        """Step of each configuration."""
+        """(configurations,) step time at the row's fullest batch, microseconds."""
         return np.asarray(self.every.steps.time_us[self.b, self.s])

@@ -76,12 +76,12 @@ class Coded(NamedTuple):
     codes: IntArray
 
     def within(self, first: int, last: int) -> Coded:
-        """Those from `first` to `last`."""
+        """The part from `first` to `last`."""
         inside = (self.values >= first) & (self.values <= last)
         return Coded(self.values[inside], self.codes[inside])
 
     def merged(self, other: Coded) -> Coded:
-        """Those of both, with the other's code where both have one."""
+        """Values of both; where both have one, the code is the other's."""
         values = np.union1d(self.values, other.values)
         codes = np.zeros(values.size, dtype=np.int64)
         for part in (self, other):
@@ -90,7 +90,7 @@ class Coded(NamedTuple):
 
 
 def with_exact_edges(coded: Coded, codes_at: CodesAt) -> Coded:
-    """The same with further numbers, asked of `codes_at` until every change of code is exact."""
+    """Add values, with their codes from `codes_at`, until every change of code is exact."""
     while True:
         values, codes = coded
         changes = np.flatnonzero((codes[1:] != codes[:-1]) & (values[1:] - values[:-1] > 1))

@@ -68,7 +68,7 @@ def write_pages(folder: Path, blocks: Sequence[Block], *, overwrite: bool = Fals
 
 def _named(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
     """Blocks by the names of their kinds, tables as narrow as a page."""
-    fitting = (block.within(_PAGE_WIDTH) if isinstance(block, TextTable) else block for block in blocks)
+    fitting = (block.narrowed(_PAGE_WIDTH) if isinstance(block, TextTable) else block for block in blocks)
     return [(type(block).__name__, block) for block in fitting]
 
 

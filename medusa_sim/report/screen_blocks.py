@@ -31,20 +31,14 @@ def answer_page(
     value, remark). picture: drawn below the first table. sure: (label, line) of what the answer rests on.
     more: blocks of the details, after the rest of the screen. foot: blocks that end the page.
     """
-
-    def of(labels: Sequence[str], *, detail: bool = False) -> tuple[tuple[str, str], ...]:
-        return tuple(
-            (fact.label, fact.text)
-            for fact in screen.facts
-            if fact.label in labels and (detail or not fact.detail)
-        )
-
     warned, hidden = screen.warnings[:_MOST_WARNINGS], len(screen.warnings[_MOST_WARNINGS:])
     warned += (f"{hidden} more below, under Details.",) if hidden else ()
     parts: dict[str, Block] = {}
     for heading, lines in (
-        ("Why", of(_WHY)), ("How sure", (*sure, *of(_SURE))), ("Measured near it", of(LABELS_OF["measured"]))
-    ):  # fmt: skip
+        ("Why", _labelled(screen, _WHY)),
+        ("How sure", (*sure, *_labelled(screen, _SURE))),
+        ("Measured near it", _labelled(screen, LABELS_OF["measured"])),
+    ):
         parts |= {heading: Labelled(lines)} if lines else {}
     parts |= {"Warnings": Bullets(warned)} if warned else {}
     blocks: list[Block] = [Heading(title, level=1), *(Text(line, "lead") for line in screen.answer)]
@@ -53,10 +47,22 @@ def answer_page(
     for heading, part in parts.items():
         blocks += [Heading(heading, level=3), part]
     shown = {fact.label for fact in screen.facts if not fact.detail} & {*_WHY, *_SURE, *LABELS_OF["measured"]}
-    rest = of([label for label in LABELS if label != "Next" and label not in shown], detail=True)
+    others = [label for label in LABELS if label != "Next" and label not in shown]
+    rest = _labelled(screen, others, with_details=True)
     warnings = screen.warnings if len(screen.warnings) > _MOST_WARNINGS else ()
     details = (*screen.tables[1:], *_details(screen, rest), *_warnings("All warnings", warnings))
     return [*blocks, *foot, Appendix("Details", (*details, *more))]
+
+
+def _labelled(
+    screen: Screen, labels: Sequence[str], *, with_details: bool = False
+) -> tuple[tuple[str, str], ...]:
+    """(label, text) of the facts with these labels; without `with_details` those that are always shown."""
+    return tuple(
+        (fact.label, fact.text)
+        for fact in screen.facts
+        if fact.label in labels and (with_details or not fact.detail)
+    )
 
 
 def screen_blocks(screen: Screen) -> tuple[list[Block], list[Block]]:

@@ -60,7 +60,7 @@ class TextTable:
         """Characters that each column takes."""
         return [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
 
-    def within(self, width: int) -> TextTable:
+    def narrowed(self, width: int) -> TextTable:
         """The table without as many of its expendable columns as it takes to fit, once words are folded."""
         widths, kept = self.widths, list(range(len(self.headers)))
         for place in self._foldable:
@@ -100,15 +100,15 @@ class TextTable:
 
     def fitted(self, width: int) -> TextTable:
         """The table in `width` characters where that can be: columns are left out, then words folded."""
-        return self.within(width).folded(width)
+        return self.narrowed(width).folded(width)
 
-    def written(self, write: Callable[[str], str]) -> TextTable:
-        """The table with every text as a target has it."""
+    def escaped(self, escape: Callable[[str], str]) -> TextTable:
+        """The table with every text escaped for where it goes."""
         return replace(
             self,
-            headers=tuple(map(write, self.headers)),
-            rows=tuple(tuple(map(write, row)) for row in self.rows),
-            title=write(self.title),
+            headers=tuple(map(escape, self.headers)),
+            rows=tuple(tuple(map(escape, row)) for row in self.rows),
+            title=escape(self.title),
         )
 
     @classmethod
@@ -177,7 +177,7 @@ def _lines(text: str, width: int) -> list[str]:
 
 def aligned(table: TextTable) -> str:
     """Aligned columns, two spaces apart, nothing cut however wide they are."""
-    table = table.written(printable)
+    table = table.escaped(printable)
     widths, between = table.widths, " " * BETWEEN
 
     def line(cells: Sequence[str]) -> str:
@@ -194,7 +194,7 @@ def aligned(table: TextTable) -> str:
 
 def markdown(table: TextTable) -> str:
     """A Markdown table."""
-    table = table.written(for_markdown)
+    table = table.escaped(for_markdown)
 
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cells) + " |"

@@ -263,7 +263,7 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "speculative_speedup": 1.5, "speculative_candidates": 4,
         "required_acceptance_factor": None, "required_tokens_per_step": 2.5,
     }  # fmt: skip
-    at = {"batch_min": batch_min, "batch_max": batch_max, "searched": [batch_min, batch_max]}
+    at = {"batch_min": batch_min, "batch_max": batch_max, "batches": [batch_min, batch_max]}
     return SimpleNamespace(**at, **{**given, **more})
 
 
@@ -440,16 +440,16 @@ def test_a_narrow_table_leaves_out_what_it_may_and_folds_words_to_sixteen():
         headers=("name", "words", "count"), rows=(("a", "x" * 14 + " " + "y" * 15, "12345"),),
         right=(False, False, True), expendable=("count",),
     )  # fmt: skip
-    assert table.within(43).headers == ("name", "words", "count")
-    assert table.within(42).headers == ("name", "words")
+    assert table.narrowed(43).headers == ("name", "words", "count")
+    assert table.narrowed(42).headers == ("name", "words")
     assert len(table.folded(43).rows) == 1
     assert len(table.folded(42).rows) == 2
     assert table.folded(1).widths[1] == 15  # folded to no fewer than 16
     long = TextTable(
         headers=("n", "w", "c"), rows=(("a", "z " * 30, "1"),), right=(False, False, True), expendable=("c",)
     )
-    assert long.within(1 + 2 + 40 + 2 + 1).headers == ("n", "w", "c")
-    assert long.within(45).headers == ("n", "w")
+    assert long.narrowed(1 + 2 + 40 + 2 + 1).headers == ("n", "w", "c")
+    assert long.narrowed(45).headers == ("n", "w")
 
 
 def test_what_is_the_same_in_every_row_stands_in_the_title():

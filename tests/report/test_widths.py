@@ -77,4 +77,4 @@ def test_a_narrow_table_of_operators_keeps_the_time_that_is_predicted():
         headers=names, rows=(tuple(name.replace("_", " ") for name in names),), right=(True,) * len(names),
         expendable=(*GIVEN_UP, *others),
     )  # fmt: skip
-    assert {"op", "m", "predicted_us"} <= set(table.within(30).headers)
+    assert {"op", "m", "predicted_us"} <= set(table.narrowed(30).headers)

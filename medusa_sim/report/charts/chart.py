@@ -183,7 +183,7 @@ class Bar:
 
     @property
     def total(self) -> float:
-        """Its length."""
+        """Length of the bar."""
         return sum(self.parts.values())
 
 
@@ -240,7 +240,7 @@ class MapCell:
 
     @property
     def text(self) -> str:
-        """Its speedup."""
+        """Speedup with two decimals, or a dash."""
         return f"{self.speedup:.2f}" if self.fits else "-"
 
     @property

@@ -155,7 +155,7 @@ def two_steps(steps: Sequence[tuple[str, PassTimes]]) -> BarChart:
 
 
 def step_rows(steps: Sequence[tuple[str, PassTimes]]) -> list[dict[str, Any]]:
-    """The same as rows: step, part, time_us, share."""
+    """Steps as rows of their parts: step, part, time_us, share."""
     return [
         {"step": name, "part": PARTS[part].title, "time_us": us, "share": us / float(time.time_us)}
         for name, time in steps

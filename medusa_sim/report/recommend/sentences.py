@@ -151,7 +151,7 @@ def _gain(answer: Recommendation) -> str:
     first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
     begin, end = (
         answer.scheduled_row_at(batch, row.seq_len)
-        for row, batch in ((first, int(first.searched[0])), (last, last.batch_max))
+        for row, batch in ((first, int(first.batches[0])), (last, last.batch_max))
     )
     if last is first and last.batch_max == first.batch_min:
         return f"{times(end.speedup)} {_band_text(end)} with {_drafted_text(answer, last)}"
