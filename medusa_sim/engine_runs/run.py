@@ -48,7 +48,7 @@ def engine_run(
     """
     asked = {} if given is None else given.changed
     measured: dict[str, Any] = {}
-    untold = ""
+    caveat = ""
     if files:
         path, row, plain = _rows(files, asked, scenario)
         _refuse_others(scenario, row)
@@ -73,7 +73,7 @@ def engine_run(
             counts = logged_counts(path)
         scenario = _serving(scenario, row)
         if counts is None and not _ACCEPTED & asked.keys():
-            untold = taken_as_plain([row], asked.get("drafts"))
+            caveat = taken_as_plain([row], asked.get("drafts"))
     if scenario.drafting.drafter_class.looks_up:
         measured.pop("tokens_per_step", None)
         counts = None if counts is None else over_every_step(counts)[0]
@@ -90,7 +90,7 @@ def engine_run(
         scenario = scenario.with_usual_requests()
     run = Measured(**measured | asked)
     (length,) = scenario.lengths(() if run.seq_len is None else (run.seq_len,))
-    return with_known_acceptance(scenario, MeasuredRun.from_measured(run, length, untold))
+    return with_known_acceptance(scenario, MeasuredRun.from_measured(run, length, caveat))
 
 
 def told_by(files: Sequence[Path], asked: Measured | None = None) -> dict[str, str]:

@@ -36,7 +36,7 @@ class LargestRate:
     largest_per_s: float | None = None
     """Never above saturation; 0 where no rate keeps them."""
     largest_half_width: float | None = None
-    """Half-width of its 95 % interval over the seeds; None for one seed, or where the limits hold until it is full."""
+    """Half-width of its 95 % interval over the seeds; None for one seed, or where that is saturation."""
     largest_low_per_s: float | None = None
     """Lower end of its 80 % interval, with the band of the step."""
     largest_high_per_s: float | None = None

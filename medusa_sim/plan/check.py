@@ -96,8 +96,8 @@ class EngineCheck:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Doubts about the run and the scenario; none about drafts that it did not make."""
-        untold = (self.run.untold,) if self.run.untold else ()
-        return untold + scenario_doubts(self.scenario, self.run.drafts + 1)
+        caveat = (self.run.caveat,) if self.run.caveat else ()
+        return caveat + scenario_doubts(self.scenario, self.run.drafts + 1)
 
     @property
     def is_inside(self) -> bool:

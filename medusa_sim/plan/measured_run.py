@@ -25,9 +25,9 @@ class MeasuredRun:
     seq_len: mean committed tokens of a request. drafts: draft tokens a step, 0: no speculation. time_us: per
     token of a request; timed_by: the mean after the first token, the rate of all requests, or the
     median gap between chunks over the tokens of a step. accepted: share of the steps in which each draft was
-    accepted, () where unknown. plain_us: per token without drafts, after the first. undescribed: the
-    acceptance that describes fewer drafts, so that what was measured stands for it. untold: a sentence on
-    what its result leaves out.
+    accepted, () where unknown. plain_us: per token without drafts, after the first. shorter_profile: the
+    acceptance that describes fewer drafts, so that what was measured stands for it. caveat: a sentence
+    on what its result leaves out.
     """
 
     batch: int
@@ -38,8 +38,8 @@ class MeasuredRun:
     timed_by: TimedBy = "tpot"
     accepted: tuple[float, ...] = ()
     plain_us: float | None = None
-    undescribed: str = ""
-    untold: str = ""
+    shorter_profile: str = ""
+    caveat: str = ""
 
     @property
     def acceptance(self) -> str:
@@ -48,7 +48,7 @@ class MeasuredRun:
         return shares or f"{self.tokens_per_step:.6g}@{self.drafts}"
 
     @classmethod
-    def from_measured(cls, given: Measured, length: int, untold: str = "") -> MeasuredRun:
+    def from_measured(cls, given: Measured, length: int, caveat: str = "") -> MeasuredRun:
         """The run that was measured, of requests of that length. Raises UsageError for what is missing."""
         batch, drafts, tpot_ms, itl_ms = given.batch, given.drafts, given.tpot_ms, given.itl_ms
         accepted = tuple(float(share) for share in given.accepted_by_position or ())
@@ -82,7 +82,7 @@ class MeasuredRun:
             tokens_per_step=float(tokens),
             timed_by=timed_by,
             accepted=accepted,
-            untold=untold,
+            caveat=caveat,
             plain_us=None if given.plain_tpot_ms is None else float(given.plain_tpot_ms * US_PER_MS),
         )
 
@@ -124,7 +124,7 @@ def with_known_acceptance(scenario: Scenario, run: MeasuredRun) -> tuple[Scenari
     if not is_measured and run.tokens_per_step > 1.0:
         longest = max(run.drafts, scenario.arguments.max_drafts)
         as_measured = scenario.but(acceptance=run.acceptance, max_drafts=longest)
-        return as_measured, replace(run, undescribed=scenario.profile.name)
+        return as_measured, replace(run, shorter_profile=scenario.profile.name)
     return scenario, run
 
 

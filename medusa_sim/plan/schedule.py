@@ -9,7 +9,6 @@ import numpy as np
 
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.grid.surface import in_groups
 from medusa_sim.plan.batch_ranges import BatchRange, merge_batches
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.schedule_row import ScheduleRow
@@ -66,29 +65,26 @@ def schedule_rows(
 
 def where_it_fits(scenario: Scenario, cells: Cells, question: Question) -> tuple[ScheduleRow, ...]:
     """A row for each length where speculation pays but does not fit at some batch: the largest that gains."""
-    largest, surface = {}, cells.surface
-    for s in range(surface.seq_len.size):
-        pays = (cells.contenders.speedup[:, s, 1:] > 1.0).any(axis=-1)
-        no_room = np.flatnonzero(pays & ~cells.fits[:, s, 1:].any(axis=-1))
-        if no_room.size:
-            gains = cells.speedup_at(int(no_room[0]), s)[1:] > 1.0
-            largest[s] = int(surface.max_batch[s, 1:][gains].max())
-    largest = {s: batch for s, batch in largest.items() if batch > 0}
-    rows = []
-    for group in in_groups(len(largest)):
-        lengths = list(largest)[group]
-        batches = np.unique([largest[s] for s in lengths])
-        fitting = price(scenario, batches, surface.seq_len[lengths], cells.configurations.options)
-        for at, s in enumerate(lengths):
-            b = int(np.searchsorted(batches, largest[s]))
-            fits = fitting.fits[b, at, 1:]
-            speedup = np.where(fits, fitting.speedup_at(b, at)[1:], -np.inf)
-            if speedup.max() <= 1.0:  # no reason to run fewer
-                continue
-            best = 1 + int(np.argmax(speedup))
-            alone = BatchRange(first=b, last=b, configuration=best, begins_at_first=True)
-            rows += schedule_rows(fitting, at, (alone,), question)
+    rows: list[ScheduleRow] = []
+    for s in range(cells.surface.seq_len.size):
+        if batch := _largest_that_gains(cells, s):
+            fitting = price(scenario, [batch], cells.surface.seq_len[[s]], cells.configurations.options)
+            speedup = np.where(fitting.fits[0, 0, 1:], fitting.speedup_at(0, 0)[1:], -np.inf)
+            if speedup.max() > 1.0:  # else there is no reason to run fewer
+                best = 1 + int(np.argmax(speedup))
+                alone = BatchRange(first=0, last=0, configuration=best, begins_at_first=True)
+                rows += schedule_rows(fitting, 0, (alone,), question)
     return tuple(rows)
+
+
+def _largest_that_gains(cells: Cells, s: int) -> int:
+    """The largest batch that fits with what gains at the first batch with no room to draft; 0: none."""
+    pays = (cells.contenders.speedup[:, s, 1:] > 1.0).any(axis=-1)
+    no_room = np.flatnonzero(pays & ~cells.fits[:, s, 1:].any(axis=-1))
+    if not no_room.size:
+        return 0
+    gains = cells.speedup_at(int(no_room[0]), s)[1:] > 1.0
+    return int(cells.surface.max_batch[s, 1:][gains].max())
 
 
 def scheduled_counts(rows: Iterable[ScheduleRow]) -> dict[int, int]:

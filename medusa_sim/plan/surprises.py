@@ -21,7 +21,7 @@ COSTLY = 0.1
 """Share of a plain step from which one further draft counts as costly."""
 SLOWER = 0.03
 """Share of plain throughput that one more request may cost before an answer names it."""
-_TOLD = 0.005
+_NOTICEABLE = 0.005
 """Share of a step by which a format is slower; less is not seen in three digits."""
 
 
@@ -117,4 +117,4 @@ def slower_format_us(cells: Cells) -> tuple[float, float] | None:
     except MedusaSimError:  # the GPU has no kernels for it
         return None
     own_us, published_us = float(np.ravel(surface.decode.time_us)[0]), float(plain.time_us)
-    return (own_us, published_us) if own_us > (1.0 + _TOLD) * published_us else None
+    return (own_us, published_us) if own_us > (1.0 + _NOTICEABLE) * published_us else None

@@ -52,17 +52,17 @@ LABELS = tuple(label for labels in LABELS_OF.values() for label in labels)
 class Fact:
     """One fact with its label.
 
-    said: its text, or a function that prices and writes it. detail: shown only with --verbose.
+    content: its text, or a function that prices and writes it. detail: shown only with --verbose.
     """
 
     label: str
-    said: str | Callable[[], str]
+    content: str | Callable[[], str]
     detail: bool = False
 
     @property
     def text(self) -> str:
         """Text of the fact; a detail that must be priced is priced here, when it is read."""
-        return self.said if isinstance(self.said, str) else self.said()
+        return self.content if isinstance(self.content, str) else self.content()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

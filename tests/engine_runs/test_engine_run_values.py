@@ -117,7 +117,7 @@ def test_aiperf_tells_what_its_server_accepted(tmp_path):
     asked = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
     _, run = engine_run(asked, [path])
     assert run.accepted == (14 / 16, 12 / 16, 8 / 16, 2 / 16)
-    assert not run.untold
+    assert not run.caveat
 
 
 def test_results_that_cannot_tell_drafts_are_stated_to_be_read_as_plain(tmp_path):
@@ -130,9 +130,9 @@ def test_results_that_cannot_tell_drafts_are_stated_to_be_read_as_plain(tmp_path
     path.write_text(json.dumps(AIPERF))
     asked = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance=0.5)
     _, run = engine_run(asked, [path])
-    assert run.untold.startswith("plain.json: does not say whether its server drafted")
+    assert run.caveat.startswith("plain.json: does not say whether its server drafted")
     _, run = engine_run(asked, [path], given=Measured(drafts=0))
-    assert not run.untold
+    assert not run.caveat
 
 
 VLLM = (

@@ -148,7 +148,7 @@ def test_a_longer_chain_than_the_profile_describes_is_checked_by_what_was_measur
     assert acceptance.measured_us == pytest.approx(acceptance.predicted_us, rel=1e-4)
     assert by_length.answer.parts[1].predicted_us == pytest.approx(round_.predicted_us, rel=1e-3)
     own = ms.Scenario(**DEFAULT, acceptance=shares)
-    assert own.check(accepted_by_position=shares, **given).answer.run.undescribed == ""
+    assert own.check(accepted_by_position=shares, **given).answer.run.shorter_profile == ""
 
 
 @pytest.mark.parametrize(

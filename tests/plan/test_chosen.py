@@ -63,7 +63,7 @@ def test_what_a_run_measured_stands_for_what_is_guessed_from_its_third_draft(tok
     assert scenario.guessed_from in (None, 3)
     run = MeasuredRun(batch=1, seq_len=700, drafts=drafts, time_us=1.0, tokens_per_step=tokens_per_step)
     found, same = with_known_acceptance(scenario, run)
-    assert bool(same.undescribed) is taken
+    assert bool(same.shorter_profile) is taken
     assert (found is scenario) is not taken
 
 
@@ -79,7 +79,7 @@ def test_what_a_run_measured_stands_where_nothing_describes_it(drafter, drafts, 
     )  # fmt: skip
     run = MeasuredRun(batch=1, seq_len=700, drafts=drafts, time_us=1.0, tokens_per_step=tokens_per_step)
     if is_taken:
-        assert with_known_acceptance(scenario, run)[1].undescribed
+        assert with_known_acceptance(scenario, run)[1].shorter_profile
     else:
         with pytest.raises(CoverageError):
             with_known_acceptance(scenario, run)
@@ -111,21 +111,22 @@ def test_where_drafts_have_no_room_the_largest_batch_of_those_that_gain_is_plann
         speedup_at=lambda b, s: np.array([1.0, *[1.05, 1.02, 0.9][::order]]),
         configurations=SimpleNamespace(options=()),
     )  # fmt: skip
-    fitting = SimpleNamespace(
-        fits=np.array([[[True] * 4] * 2, [[True, *[True, True, False][::order]]] * 2]),
-        speedup_at=lambda row, at: np.array([1.0, *[[0.9, 0.8, 0.7], [1.05, 1.08, 2.0]][row][::order]]),
-    )
     asked = {}
 
     def price(scenario, batches, lengths, options):
-        asked.update(batches=batches.tolist(), lengths=lengths.tolist())
-        return fitting
+        ((batch,), (length,)) = batches, lengths.tolist()
+        asked[length] = batch
+        fits, speedup = {9: ([1, 1, 0], [1.05, 1.08, 2.0]), 1: ([1, 1, 1], [0.9, 0.8, 0.7])}[batch]
+        return SimpleNamespace(
+            fits=np.array([[[True, *fits[::order]]]], dtype=bool),
+            speedup_at=lambda b, s: np.array([1.0, *speedup[::order]]),
+        )
 
     monkeypatch.setattr(schedule, "price", price)
     monkeypatch.setattr(schedule, "schedule_rows", lambda every, s, ranges, question: [(s, *ranges)])
-    ((at, chosen),) = schedule.where_it_fits(None, cells, None)
-    assert asked == {"batches": [1, 9], "lengths": [700, 90]}
-    assert (at, chosen.first, chosen.last, chosen.configuration) == (0, 1, 1, 2)
+    ((s, chosen),) = schedule.where_it_fits(None, cells, None)
+    assert asked == {700: 9, 90: 1}
+    assert (s, chosen.first, chosen.last, chosen.configuration) == (0, 0, 0, 2)
 
 
 @ORDERS

@@ -14,7 +14,7 @@ from medusa_sim.report.charts.chart import (
     ReferenceLine,
     Series,
     map_colour,
-    spoken_ticks,
+    round_ticks,
 )
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 
@@ -81,7 +81,7 @@ def test_ticks_are_written_as_they_are_spoken():
     ],
 )
 def test_logarithmic_ticks_are_powers_then_twos_and_fives_then_more(low, high, ticks):
-    assert spoken_ticks(np.array([high, low]), np.array([])) == ticks
+    assert round_ticks(np.array([high, low]), np.array([])) == ticks
 
 
 def test_a_figure_grows_with_its_columns_and_rows():

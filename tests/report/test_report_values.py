@@ -33,7 +33,7 @@ from medusa_sim.report.load.sentences import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.drafting_facts import _drafts
 from medusa_sim.report.recommend.server_facts import server_facts
-from medusa_sim.report.recommend.tables import drafts_told
+from medusa_sim.report.recommend.tables import drafts_text
 from medusa_sim.report.sweep import screen as sweep_screen
 from medusa_sim.report.sweep.page import cards, compared, pays_at
 from medusa_sim.report.table import TextTable
@@ -363,7 +363,7 @@ def test_requests_that_follow_another_are_counted(before, told):
 )
 def test_a_row_of_a_schedule_tells_its_drafts_or_why_there_are_none(candidates, fits, told):
     late, kept, free = (
-        drafts_told(
+        drafts_text(
             SimpleNamespace(candidates=candidates, fits_memory=fits, meets_latency=meets), candidates - 1
         )
         for meets in (False, True, None)

@@ -114,7 +114,7 @@ class LineChart:
                 reached["y"].append(up)
         axes = {"x": self.x, "y": self.y}
         return {
-            name: axis.ticks or (spoken_ticks(*reached[name]) if axis.base == 10 else [])
+            name: axis.ticks or (round_ticks(*reached[name]) if axis.base == 10 else [])
             for name, axis in axes.items()
         }
 
@@ -129,7 +129,7 @@ class LineChart:
         return [name for name, series in self.names.items() if series.in_legend]
 
 
-def spoken_ticks(*reached: FloatArray | IntArray) -> list[float]:
+def round_ticks(*reached: FloatArray | IntArray) -> list[float]:
     """Ticks of a logarithmic axis within what is reached: powers of ten, or 1, 2 and 5 of each, or more."""
     low = min((float(values.min()) for values in reached if values.size), default=inf)
     high = max((float(values.max()) for values in reached if values.size), default=0.0)

@@ -35,7 +35,7 @@ def metric_title(metric: str, share: float = LOAD_SHARE) -> str:
     return BY_NAME[metric].on_axis.format(share=f"{100 * share:g} %")
 
 
-def _called(policy: str) -> str:
+def _legend_name(policy: str) -> str:
     """In the legend; imported here, since lists of an app need the names of metrics alone."""
     from medusa_sim.report.load.words import policy_text
 
@@ -68,14 +68,14 @@ def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
         is_sure, most = bool((half > 0.0).any()), x if metric == "goodput_per_s" else np.inf
         series.append(
             line_series(
-                _called(policy), place, x, y, marker=marker_of(place), rows=rows,
+                _legend_name(policy), place, x, y, marker=marker_of(place), rows=rows,
                 low=np.maximum(y - half, 0.0) if is_sure else None,
                 high=np.maximum(np.minimum(y + half, most), y) if is_sure else None,
             )
         )  # fmt: skip
         if metric.endswith("_at_share_s"):
             medians = np.array([unit * point.mean[metric.replace("at_share", "p50")] for point in points])
-            series.append(line_series(_called(policy), place, x, medians, width=0.9))
+            series.append(line_series(_legend_name(policy), place, x, medians, width=0.9))
     limits = [] if limit_s is None else [ReferenceLine(y=KILO * limit_s, text="limit")]
     if metric == "goodput_per_s":
         ends = np.array([0.0, max(point.arrivals_per_s for point in answer.points)])
@@ -110,7 +110,7 @@ def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> Line
             {"policy": point.policy, "time": time_s, "value": value}
             for time_s, value in zip(x.tolist(), y.tolist(), strict=True)
         ]
-        series.append(line_series(_called(point.policy), place, x, y, width=1.4, rows=rows))
+        series.append(line_series(_legend_name(point.policy), place, x, y, width=1.4, rows=rows))
     return LineChart(
         title=title,
         x=Axis(title=BY_NAME["time_s"].on_axis),

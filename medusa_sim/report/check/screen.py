@@ -23,7 +23,7 @@ def check_screen(check: EngineCheck) -> Screen:
     run = check.run
     facts = [Fact("Look at", next_text(check, part)) for part in check.off]
     facts += [*acceptance_facts(check.scenario, run.drafts + 1), *measured_facts(check.scenario)]
-    if run.undescribed:
+    if run.shorter_profile:
         facts.append(Fact("Acceptance", _as_measured(check)))
     return Screen(
         asked=headline(check),
@@ -44,7 +44,7 @@ def headline(check: EngineCheck) -> str:
 def sentence(check: EngineCheck) -> str:
     """The run, the answer, and the next step."""
     lines = [f"{headline(check)}.", *answer_lines(check)]
-    if check.run.undescribed:
+    if check.run.shorter_profile:
         lines.append(f"Acceptance is {_as_measured(check)}.")
     if check.off:
         lines.append(f"Next: {'; then '.join(next_text(check, part) for part in check.off)}.")
@@ -71,7 +71,7 @@ def _inside(check: EngineCheck) -> str:
 
 def _as_measured(check: EngineCheck) -> str:
     run = check.run
-    return f"as measured ({run.undescribed} describes fewer than {run.drafts} drafts)"
+    return f"as measured ({run.shorter_profile} describes fewer than {run.drafts} drafts)"
 
 
 def parts_table(check: EngineCheck) -> TextTable:

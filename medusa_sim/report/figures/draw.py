@@ -111,14 +111,14 @@ def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
     for ruler, ticks, scale in zip(
         (axis.xaxis, axis.yaxis), chart.ticks.values(), (chart.x, chart.y), strict=True
     ):
-        _speak(ruler, ticks, is_log=bool(scale.base))
+        _set_ticks(ruler, ticks, is_log=bool(scale.base))
     if chart.y.zero:
         axis.set_ylim(bottom=0.0)
     axis.set_title(_folded(chart.title, slim))
 
 
-def _speak(ruler: Ruler, ticks: Sequence[float], *, is_log: bool) -> None:
-    """Write ticks as they are spoken: 20, 0.6, 4,000, 5M; ticks: empty for those of the ruler's scale."""
+def _set_ticks(ruler: Ruler, ticks: Sequence[float], *, is_log: bool) -> None:
+    """Label ticks as 20, 0.6, 4,000, 5M. ticks: empty for those of the ruler's scale."""
     from matplotlib.ticker import NullLocator
 
     if ticks:

@@ -17,7 +17,7 @@ from medusa_sim.report.words.scenario import request_text
 
 _MOST_TAKEN = 0.5
 CUT_SHARE = 0.05
-"""Of requests that were cut, above which it is told: fewer move what a request has on average little."""
+"""Of requests that were cut, above which a warning says so: fewer hardly move the average."""
 
 
 def warnings(answer: LoadAnswer) -> list[str]:

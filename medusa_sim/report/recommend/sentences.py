@@ -220,8 +220,8 @@ def _need(answer: Recommendation) -> str:
 def by_batch(answer: Recommendation) -> list[str]:
     """At which batches speculation pays, is uncertain or loses; a text a length where these differ.
 
-    With the best count of each batch: said where a row, which runs one count at all of its batches, is
-    uncertain at others.
+    It is about the best count of each batch, and says so where a row, which runs one count at all of its
+    batches, is uncertain at others.
     """
     texts = []
     for length, found in zip(answer.question.seq_len, answer.break_even_batches, strict=True):

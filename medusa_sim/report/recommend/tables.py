@@ -28,7 +28,7 @@ _EXPENDABLE = (
 """Columns that a narrow table leaves out, the first one first."""
 
 
-def drafts_told(row: ScheduleRow, number: int) -> str:
+def drafts_text(row: ScheduleRow, number: int) -> str:
     """A number of drafts or candidates, or why there are none; `(late)` of a row that exceeds the limit."""
     if not row.fits_memory:
         return "no room"
@@ -44,9 +44,9 @@ def schedule_table(answer: Recommendation) -> TextTable:
     worded: dict[str, Callable[[ScheduleRow], str]] = {
         "batch": lambda row: span(row.batch_min, row.batch_max),
         "seq_len": lambda row: f"{row.seq_len:,}",
-        "candidates": lambda row: drafts_told(row, row.candidates),
+        "candidates": lambda row: drafts_text(row, row.candidates),
         unit: lambda row: (
-            drafts_told(row, row.drafts) if chains else str(row.drafts) if row.candidates > 1 else NOTHING
+            drafts_text(row, row.drafts) if chains else str(row.drafts) if row.candidates > 1 else NOTHING
         ),
         "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
         "interval": lambda row: f"{row.interval_low:.2f}-{row.interval_high:.2f}",

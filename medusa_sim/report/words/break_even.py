@@ -9,7 +9,7 @@ from medusa_sim.plan.verdict import Stretch, Verdict
 from medusa_sim.report.words.numbers import in_brackets
 
 _SLIVER = 0.005
-"""A last stretch of a smaller share of what was searched is where memory ends, and is not told."""
+"""A last stretch of a smaller share of what was searched is where memory ends, and is left out."""
 _SAYS: dict[Verdict, str] = {"pays": "pays", "uncertain": "is uncertain", "loses": "loses"}
 
 

@@ -28,7 +28,7 @@ def workload_text(scenario: Scenario, lengths: Sequence[int] | IntArray, request
     """`512 in, 256 out, 1..64 requests at once`; `1,024 tokens of context, no prompts, 1 request at once`.
 
     lengths: of the steps that were priced; added to requests where they are not those of the request.
-    requests: how many are in flight (`several_text`); empty: it is not said.
+    requests: how many are in flight (`several_text`); empty: left out.
     """
     asked, traffic = [int(length) for length in lengths], scenario.traffic
     context = f"{several_text(asked)} tokens of context"
@@ -96,7 +96,7 @@ def drafter_text(scenario: Scenario) -> str:
 def acceptance_text(scenario: Scenario, candidates: int | None = None) -> str:
     """`typical-ngram (workload coding)`: the profile, and what a reader of its name cannot see.
 
-    candidates: the largest count in the answer, if known; a guess beyond it is not told.
+    candidates: the largest count in the answer, if known; a guess beyond it is left out.
     """
     profile, guessed = scenario.profile, scenario.guessed_from
     if guessed is not None and candidates is not None and candidates <= guessed:
