@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Cell:
         if isinstance(value, str):
             return value
         number = self.cells.spread(value)[self.b, self.s, self.k].item()
-        return None if number != number else number  # noqa: PLR0124  # nan
+        return None if isnan(number) else number
 
     @property
     def memory_when_full(self) -> MemoryParts:

@@ -41,8 +41,10 @@ class LoadAnswer:
     @cached_property
     def full_per_s(self) -> dict[str, float]:
         """Rates at which policies saturate; empty for traces and closed loops that were not searched."""
-        if self.carried or not isinstance(self.test.source, Drawn) or self.test.source.users is not None:
+        if self.carried:
             return {rates.policy: rates.saturated_per_s for rates in self.carried}
+        if self.test.source.sets_rate:
+            return {}
         return {server.name: saturation(self.test, server).requests_per_s for server in self.test.servers}
 
     def is_steady(self, point: LoadPoint) -> bool:

@@ -29,17 +29,16 @@ def ranges_over(
     contenders = cells.contenders
     speedup = np.exp(np.log(contenders.speedup[:, length_indices]).mean(axis=1))
     fits = np.asarray(contenders.fits[:, length_indices].all(axis=1))
-    in_time = contenders.fits_in_time(question.max_latency_us)[:, length_indices]
-    kept = np.asarray(in_time.all(axis=1))
-    late = np.asarray(~kept.any(axis=1))
-    gains = np.where(fits, speedup, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
+    in_time = np.asarray(contenders.fits_in_time(question.max_latency_us)[:, length_indices].all(axis=1))
+    is_late = np.asarray(~in_time.any(axis=1))
+    mean_gains = np.where(fits, speedup, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
     is_drafting = np.asarray([break_evens[s].is_drafting(cells.surface.batch) for s in length_indices])
     merged = merge_batches(
         speedup,
-        np.where(late[:, None], fits, kept),
+        np.where(is_late[:, None], fits, in_time),
         question.switching_gain,
-        groups=late + 2 * ~fits[:, PLAIN],
-        drafted=(is_drafting.all(axis=0) & gains.any()) | (is_drafting.any(axis=0) & gains),
+        groups=is_late + 2 * ~fits[:, PLAIN],
+        drafted=(is_drafting.all(axis=0) & mean_gains.any()) | (is_drafting.any(axis=0) & mean_gains),
         halves=contenders.log_speedup_half[:, length_indices].mean(axis=1),
     )
     configurations = contenders.index[0, 0]
