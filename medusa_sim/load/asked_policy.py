@@ -50,7 +50,7 @@ class AskedPolicy:
             requests=requests,
             unadmitted=unadmitted,
             mean_length=self._batch.tokens / requests,
-            kv_share=self._cache.at_most(0) / self._cache.blocks,
+            kv_share=self._cache.most_blocks(0) / self._cache.blocks,
             drafts=self._batch.drafts,
             accepted=self._accepted / self._verified if self._verified else None,
             steps=self._steps,

@@ -50,7 +50,7 @@ class Cache:
         requests = len(self._batch.requests) + self._prompts + more
         return self._limits.kv_blocks_for(requests, self._longest_prompt)
 
-    def needed(self, drafts: int) -> int:
+    def blocks_needed(self, drafts: int) -> int:
         """Blocks in the next step, counted request by request."""
         return self._counted_blocks(drafts + self._slots) - self._batch.shared + self.reserved
 
@@ -68,33 +68,33 @@ class Cache:
             self._counted[ahead] = ceil(sum(held) - _ROUNDING)
         return self._counted[ahead]
 
-    def _tokens_at_most(self, drafts: int, steps: int) -> int:
-        """Upper bound of the tokens of the batch in the last of so many steps, in whole blocks."""
+    def _most_tokens(self, drafts: int, steps: int) -> int:
+        """`most_blocks` of the batch alone, in tokens."""
         requests, size = len(self._batch.requests), self._block_tokens
         tokens = self._batch.tokens + requests * ((drafts + 1) * steps - 1 + self._slots + size - 1)
         if self._held is None or not requests:
             return tokens
         return ceil(requests * self._limits.held_of(tokens / size / requests)) * size
 
-    def at_most(self, drafts: int, steps: int = 1) -> int:
+    def most_blocks(self, drafts: int, steps: int = 1) -> int:
         """An upper bound of the blocks in the last of so many steps."""
-        blocks = self._tokens_at_most(drafts, steps) // self._block_tokens
+        blocks = self._most_tokens(drafts, steps) // self._block_tokens
         return blocks - self._batch.shared + self.reserved
 
     def fits(self, drafts: int, prompt_blocks: int = 0) -> bool:
         """Whether the next step has room, and a prompt of so many blocks with it."""
         free = self.blocks_for(1 if prompt_blocks else 0) - prompt_blocks
-        return self.at_most(drafts) <= free or self.needed(drafts) <= free
+        return self.most_blocks(drafts) <= free or self.blocks_needed(drafts) <= free
 
     def steps_that_fit(self, drafts: int) -> int:
         """Steps that are sure to find room, at least the next one."""
         room = (self.blocks_for() - self.reserved + self._batch.shared) * self._block_tokens
-        free_tokens = room - self._tokens_at_most(drafts, steps=1)
+        free_tokens = room - self._most_tokens(drafts, steps=1)
         return 1 + max(free_tokens // (len(self._batch.requests) * (drafts + 1)), 0)
 
     def record_use(self, drafts: int, steps: int) -> None:
         """Remember the most blocks that so many steps may use."""
-        self.most_used = max(self.most_used, min(self.at_most(drafts, steps), self.blocks))
+        self.most_used = max(self.most_used, min(self.most_blocks(drafts, steps), self.blocks))
 
     @property
     def tokens(self) -> int:

@@ -165,7 +165,7 @@ class LoadTest:
         """The server of a policy, which holds memory for its longest draft."""
         made = self._fresh(policy, self.table)
         drafts = self.table.drafts_max if made.longest is None else made.longest
-        table, limits = self.table.upto(drafts), self.limits(drafts)
+        table, limits = self.table.for_drafts(drafts), self.limits(drafts)
         return PolicyServer(partial(self._fresh, policy, table), made.name, table, limits, self.spread)
 
     def _fresh(self, policy: str | Policy, table: StepTable) -> Policy:

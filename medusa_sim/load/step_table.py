@@ -84,7 +84,7 @@ class StepTable:
         """Most requests of a step in the table."""
         return int(self.step_s.shape[1]) - 1
 
-    def upto(self, drafts: int) -> StepTable:
+    def for_drafts(self, drafts: int) -> StepTable:
         """The table of a server whose drafter runs at most so many drafts; 0: none is loaded."""
         if 0 < drafts == self.drafts_max:
             return self

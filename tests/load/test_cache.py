@@ -27,13 +27,13 @@ def test_blocks_of_many_requests_are_those_of_each(held):
     for drafts in (0, 3):
         each = sum(within.blocks_of(length + drafts) for length in lengths)
         # of a window each request is rounded up by itself, and all together once
-        assert cache.needed(drafts) - 7 == pytest.approx(each, abs=20 * (held is not None))
-        assert cache.needed(drafts) <= cache.at_most(drafts) <= cache.needed(drafts) + slack
+        assert cache.blocks_needed(drafts) - 7 == pytest.approx(each, abs=20 * (held is not None))
+        assert cache.blocks_needed(drafts) <= cache.most_blocks(drafts) <= cache.blocks_needed(drafts) + slack
         steps = cache.steps_that_fit(drafts)
-        assert cache.at_most(drafts, steps) <= within.kv_blocks
-        assert held is not None or cache.at_most(drafts, steps + 20) > within.kv_blocks
-    assert cache.fits(3, within.kv_blocks - cache.needed(3))
-    assert not cache.fits(3, within.kv_blocks - cache.needed(3) + 1)
+        assert cache.most_blocks(drafts, steps) <= within.kv_blocks
+        assert held is not None or cache.most_blocks(drafts, steps + 20) > within.kv_blocks
+    assert cache.fits(3, within.kv_blocks - cache.blocks_needed(3))
+    assert not cache.fits(3, within.kv_blocks - cache.blocks_needed(3) + 1)
 
 
 def test_tokens_are_those_in_the_cache_and_blocks_of_a_shared_text_count_once():
@@ -44,13 +44,15 @@ def test_tokens_are_those_in_the_cache_and_blocks_of_a_shared_text_count_once():
     for number in range(2):
         batch.join(RequestState(number, 64, 50, session_tokens=None, left=49, shared=2))
     assert (batch.tokens, batch.shared) == (128, 4)
-    assert cache.needed(0) == 2 * 5 - 4  # 64 tokens and the slot of the next: five blocks, two of them shared
-    assert cache.at_most(0) == 2 * 5 - 4
+    assert (
+        cache.blocks_needed(0) == 2 * 5 - 4
+    )  # 64 tokens and the slot of the next: five blocks, two of them shared
+    assert cache.most_blocks(0) == 2 * 5 - 4
     assert cache.tokens == 128 - 4 * 16
     assert batch.take_steps(10) == 20
-    assert (cache.needed(0), cache.tokens) == (2 * 5 - 4, 148 - 4 * 16)
+    assert (cache.blocks_needed(0), cache.tokens) == (2 * 5 - 4, 148 - 4 * 16)
     batch.take_steps(6)
-    assert cache.needed(0) == 2 * 6 - 4
+    assert cache.blocks_needed(0) == 2 * 6 - 4
     gone = batch.drop_last()
     assert (gone.number, gone.left, gone.committed) == (1, 33, 81)
     assert (batch.tokens, batch.shared) == (80, 2)

@@ -179,7 +179,7 @@ class Checked(ServingLoop):
         limits, batch, cache, scheduler = self.limits, self.batch, self.cache, self.scheduler
         running = batch.requests.values()
         cached = batch.cached()
-        assert cache.needed(-1) <= limits.kv_blocks  # committed tokens, after one step or many
+        assert cache.blocks_needed(-1) <= limits.kv_blocks  # committed tokens, after one step or many
         assert len(batch.requests) + len(scheduler.reading) <= limits.max_requests
         assert batch.tokens == sum(cached)
         assert batch.shared == sum(request.shared for request in running)
@@ -191,7 +191,7 @@ class Checked(ServingLoop):
         assert not running or batch.steps_to_an_end == first_end - batch.step
         assert cache.reserved == sum(request.blocks for request in scheduler.reading)
         for drafts in (0, 2):
-            assert cache.needed(drafts) <= cache.at_most(drafts)
+            assert cache.blocks_needed(drafts) <= cache.most_blocks(drafts)
 
     def _equal_steps(self, drafts: int, length: float) -> int:
         steps = super()._equal_steps(drafts, length)

@@ -58,7 +58,7 @@ def found_of(case: str) -> dict[str, float]:
         asked = asked.with_cancelled(0.2, 3) if policy == "three" else asked
     whole = server()
     given = policy_of(policy, whole)
-    table_of = whole.upto(len(RATES) if given.longest is None else given.longest)
+    table_of = whole.for_drafts(len(RATES) if given.longest is None else given.longest)
     within = limits(**LIMITS[bounds])
     result = run(asked, table_of, within, given, seed=5)
     return metrics_of(result, table_of, within, Slos(ttft_s=0.2, tpot_s=0.02))

@@ -164,7 +164,7 @@ def test_a_prompt_in_chunks_takes_no_less_than_at_once(table):
 def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
     users, prompt, output = 64, 128, 2048
     lengths = Lengths(prompt_tokens=prompt, output_tokens=output, prompt_cv=0, output_cv=0)
-    found = run(closed_loop(users, lengths, count=users), table.upto(drafts), LIMITS, Fixed(drafts))
+    found = run(closed_loop(users, lengths, count=users), table.for_drafts(drafts), LIMITS, Fixed(drafts))
     line = found.timeline
     middle = line.time_s < 0.8 * found.end_s
     middle &= line.requests > users - 0.01
@@ -211,7 +211,7 @@ def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step():
         found = step_table(
             scenario, options, limits_of(scenario, options[-1], ServerSettings(max_requests=4)), 64
         )
-        assert (found.steps_ahead, found.upto(0).steps_ahead) == (ahead, 1)
+        assert (found.steps_ahead, found.for_drafts(0).steps_ahead) == (ahead, 1)
 
 
 def test_prompts_by_hand():
