@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,8 @@ _LEAST_SPAN_S = 1e-12
 """Of a pass of prompts that takes no time."""
 
 
-class Span(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Span:
     """Equal steps in a row. A pass of prompts alone is a span without steps."""
 
     start_s: float
@@ -48,6 +51,10 @@ class Span(NamedTuple):
     """Requests that did not wait for these: they read their prompts."""
 
 
+_row_of = attrgetter(*Span.__slots__)
+"""Its fields, in their order."""
+
+
 class Recorder:
     """Adds up spans as they come, some thousands at a time.
 
@@ -66,14 +73,14 @@ class Recorder:
         self._accepted = 0.0
         self._gaps = np.zeros(GAP_CLASSES)
         self._gap_sum_s = 0.0
-        self._rows: list[Span] = []
+        self._rows: list[tuple[float, ...]] = []
         self._bin_s = _FIRST_BIN_S
         self._bins = np.zeros((6, _BINS))
         self._marks: list[Sums] = []
 
     def add(self, span: Span) -> None:
         """One span of equal steps."""
-        self._rows.append(span)
+        self._rows.append(_row_of(span))
         self.in_system_s += (span.requests + span.not_decoding) * span.span_s
         if len(self._rows) >= _ROWS:
             self._flush()

@@ -136,7 +136,7 @@ class ServingLoop:
         requests = len(batch.requests)
         if not requests and not chunks:
             return
-        begun = Span(
+        span = Span(
             start_s=self.now_s,
             requests=requests,
             drafts=batch.drafts if requests else 0,
@@ -147,61 +147,50 @@ class ServingLoop:
         length = batch.tokens / max(requests, 1)
         is_apart = bool(chunks) and self.table.prompts.terms.are_apart
         take = self._read_apart if is_apart else self._take_steps
-        self.recorder.add(take(begun, chunks, length))
+        take(span, chunks, length)
+        self.recorder.add(span)
 
-    def _take_steps(self, begun: Span, chunks: list[Chunk], length: float) -> Span:
+    def _take_steps(self, span: Span, chunks: list[Chunk], length: float) -> None:
         """Take a step that carries these chunks; without any, those after it that are equal as well.
 
         length: mean committed tokens of the requests that decode.
         """
-        requests, drafts = begun.requests, begun.drafts
+        requests, drafts = span.requests, span.drafts
         steps = 1 if chunks or self.stalled_s else self._equal_steps(drafts, length)
         self.scheduler.count_steps(steps, carried=bool(chunks))
         self.cache.record_use(drafts, steps)
         emitted = self.batch.take_steps(steps) if requests else 0
-        accepted = emitted - steps * requests
+        span.steps, span.accepted = steps, emitted - steps * requests
         if drafts:
             self.found_share = self.batch.found_share(steps)
-            self.policy.count(steps, accepted)
-        kv_tokens = begun.kv_tokens
+            self.policy.count(steps, span.accepted)
         if not chunks:
-            kv_tokens = (kv_tokens + self.cache.tokens) // 2
+            span.kv_tokens = (span.kv_tokens + self.cache.tokens) // 2
             length += emitted * (steps - 1) / (2 * steps) / requests
         step_s = self._step_s(drafts, requests, length)
-        prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s) if chunks else 0.0
-        span_s = steps * step_s + prompts_s
-        self.now_s, self.seen_s = begun.start_s + span_s, begun.start_s + (steps - 1) * step_s
+        span.prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s) if chunks else 0.0
+        span.span_s = steps * step_s + span.prompts_s
+        self.now_s, self.seen_s = span.start_s + span.span_s, span.start_s + (steps - 1) * step_s
         emitted -= self._finish_requests()
-        emitted += self._start_requests(chunks)
-        stalled_s, joined = self.stalled_s, min(self.joined, requests)
+        span.emitted = emitted + self._start_requests(chunks)
+        span.stalled_s, span.joined = self.stalled_s, min(self.joined, requests)
         self.stalled_s, self.joined = 0.0, 0
-        return begun._replace(
-            span_s=span_s,
-            steps=steps,
-            kv_tokens=kv_tokens,
-            emitted=emitted,
-            prompts_s=prompts_s,
-            accepted=accepted,
-            stalled_s=stalled_s,
-            joined=joined,
-        )
 
-    def _read_apart(self, begun: Span, chunks: list[Chunk], length: float) -> Span:
+    def _read_apart(self, span: Span, chunks: list[Chunk], length: float) -> None:
         """Read chunks of prompts in a pass of their own, for which the requests that decode wait.
 
         Further passes may follow it. Requests whose prompts end decode in the next step with the others.
         """
-        requests, drafts = begun.requests, begun.drafts
+        requests, drafts = span.requests, span.drafts
         self.scheduler.count_steps(0, carried=True)
         step_s = self._step_s(drafts, requests, length)
-        span_s = prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s)
+        span.span_s = span.prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s)
         if not requests:
-            span_s += step_s
-        self.now_s, self.seen_s = begun.start_s + span_s, begun.start_s
-        emitted = self._start_requests(chunks)
+            span.span_s += step_s
+        self.now_s, self.seen_s = span.start_s + span.span_s, span.start_s
+        span.emitted = self._start_requests(chunks)
         self.joined += len(self.batch.requests) - requests
-        self.stalled_s += span_s
-        return begun._replace(span_s=span_s, emitted=emitted, prompts_s=prompts_s)
+        self.stalled_s += span.span_s
 
     def _equal_steps(self, drafts: int, length: float) -> int:
         """Steps until a request may be admitted or ends, the cache may be full, or the answer is too old."""
