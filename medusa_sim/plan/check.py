@@ -112,12 +112,11 @@ class _Band(NamedTuple):
     predicted_us: float
     high_us: float
 
-    def compared(self, name: PartName, measured_us: float, costs_us: float | None = None) -> CheckedPart:
-        """The part of this prediction; costs_us: what it adds, None: all that it differs by."""
-        own_us = measured_us - self.predicted_us
+    def compared(self, name: PartName, measured_us: float) -> CheckedPart:
+        """The part of this prediction, which costs all that it differs by."""
         return CheckedPart(
             name=name, measured_us=measured_us, predicted_us=self.predicted_us, low_us=self.low_us,
-            high_us=self.high_us, costs_us=own_us if costs_us is None else costs_us,
+            high_us=self.high_us, costs_us=measured_us - self.predicted_us,
         )  # fmt: skip
 
 
@@ -152,7 +151,7 @@ def _check_drafting(scenario: Scenario, run: MeasuredRun, chain: DraftOption, ce
     low_us, step_us, high_us = _step_us(cells, 1)
 
     def per_token(step_us: float, tokens: float) -> float:
-        return _per_token_us(cells, step_us, run.drafts + 1, tokens, run.timed_by)
+        return _per_token_us(cells, 1, step_us, tokens, run.timed_by)
 
     by_tokens = _Band(*(per_token(step_us, emitted) for emitted in (tokens_high, tokens, tokens_low)))
     by_step = _Band(*(per_token(us, run.tokens_per_step) for us in (low_us, step_us, high_us)))
@@ -162,19 +161,15 @@ def _check_drafting(scenario: Scenario, run: MeasuredRun, chain: DraftOption, ce
         plain = _plain(cells).compared("plain", run.plain_us)
         explained_us = _explained_us(plain, by_step.predicted_us, run.time_us - by_step.predicted_us)
         plain_parts = (replace(plain, costs_us=explained_us),)
-    shares: tuple[float, ...] = ()  # of the steps in which each draft is accepted, where the profile says
-    if chain.heads is not None:
-        reached = np.cumprod(chain.heads.conditional()[: chain.depth, 0])
-        shares = tuple(np.minimum(chain.profile.ratio * reached, 1.0).tolist())
-    predicted_us = by_tokens.predicted_us
+    predicted_us, shares = by_tokens.predicted_us, _accepted_shares(chain)
     below_us = math.hypot(predicted_us - by_tokens.low_us, by_step.predicted_us - by_step.low_us)
+    above_us = math.hypot(by_tokens.high_us - predicted_us, by_step.high_us - by_step.predicted_us)
     return EngineCheck(
         scenario=scenario,
         run=run,
         predicted_us=predicted_us,
         low_us=max(predicted_us - below_us, 0.0),
-        high_us=predicted_us
-        + math.hypot(by_tokens.high_us - predicted_us, by_step.high_us - by_step.predicted_us),
+        high_us=predicted_us + above_us,
         parts=(
             by_tokens.compared("acceptance", by_step.predicted_us),
             by_step.compared("round", run.time_us - explained_us),
@@ -188,15 +183,22 @@ def _check_drafting(scenario: Scenario, run: MeasuredRun, chain: DraftOption, ce
     )
 
 
+def _accepted_shares(chain: DraftOption) -> tuple[float, ...]:
+    """Share of the steps in which each draft is accepted; empty where the profile does not know."""
+    if chain.heads is None:
+        return ()
+    reached = np.cumprod(chain.heads.conditional()[: chain.depth, 0])
+    return tuple(np.minimum(chain.profile.ratio * reached, 1.0).tolist())
+
+
 def _explained_us(plain: CheckedPart, round_us: float, rest_us: float) -> float:
     """Time by which a round is longer if it errs by the plain step's factor, at most its own error."""
     same_us = round_us * (plain.measured_us / plain.predicted_us - 1.0)
     return math.copysign(min(abs(same_us), abs(rest_us)), rest_us) if same_us * rest_us > 0.0 else 0.0
 
 
-def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed_by: TimedBy) -> float:
-    """Time per token, as it was measured, with a step of `step_us` that emits `tokens`."""
-    k = int(np.searchsorted(cells.configurations.counts, count))
+def _per_token_us(cells: Cells, k: int, step_us: float, tokens: float, timed_by: TimedBy) -> float:
+    """Time per token, as it was measured, if the step of the k-th cell takes `step_us` and emits `tokens`."""
     shape = cells.configurations.emission_chances[cells.configuration_at(0, 0, k)]
     seen = cells.server_steps.server_if(0, 0, k, step_us, chances_of_mean(np.asarray(tokens), shape))
     ways = {"tpot": seen.tpot_us, "rate": seen.token_us, "gaps": seen.itl_us / tokens}
@@ -205,7 +207,7 @@ def _per_token_us(cells: Cells, step_us: float, count: int, tokens: float, timed
 
 def _plain(cells: Cells, timed_by: TimedBy = "tpot") -> _Band:
     """Plain decoding, as if nothing else had been run."""
-    return _Band(*(_per_token_us(cells, step_us, 1, 1.0, timed_by) for step_us in _step_us(cells, 0)))
+    return _Band(*(_per_token_us(cells, 0, step_us, 1.0, timed_by) for step_us in _step_us(cells, 0)))
 
 
 def _step_us(cells: Cells, k: int) -> tuple[float, float, float]:
