@@ -325,13 +325,15 @@ def _in_turn(
     several = np.flatnonzero(most.any(axis=1))
     if several.size:
         whole = np.maximum(prompts[several], 1.0)[:, None]
-        tokens, room, each = (of_steps[several] for of_steps in (prompt_tokens, room_tokens, full_tokens))
+        columns = (prompt_tokens, room_tokens, full_tokens, most)
+        tokens, room, each, last = (of_steps[several] for of_steps in columns)
+        filled, ending = np.zeros_like(last), np.zeros_like(last)
         # one after the other: all turns together do not fit the processor's cache
-        ends_last[several] = 0.0
         for turn in (np.ceil(whole * _TURNS) / whole).T[..., None]:
-            full_steps = np.minimum(_full_steps(tokens * turn, room, each), most[several])
-            before[several] += full_steps / _TURNS.size
-            ends_last[several] += (full_steps >= most[several]) / _TURNS.size
+            full_steps = np.minimum(_full_steps(tokens * turn, room, each), last)
+            filled += full_steps
+            ending += full_steps >= last
+        before[several], ends_last[several] = filled / _TURNS.size, ending / _TURNS.size
     return before, ends_last
 
 
