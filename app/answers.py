@@ -22,7 +22,7 @@ from chosen import PageArguments
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names, acceptance_path
 from medusa_sim.acceptance.profile_file import read_profile
-from medusa_sim.doubts.standing import Standing, standing
+from medusa_sim.doubts.standing import standing
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
@@ -40,9 +40,9 @@ from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.scenario.arguments import words_of
 from medusa_sim.scenario.question import QUESTION, Question
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.measured import NearestFigure, as_measured
+from medusa_sim.setups.measured import NearestFigure, predicted_curve, predicted_speed
 from medusa_sim.setups.question import BATCHES
-from medusa_sim.setups.served_figures import by_nearness, differences, figures
+from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures
 from medusa_sim.setups.setup import ENGINES
 from medusa_sim.step.breakdown import breakdown
 
@@ -155,28 +155,39 @@ def room(set_up: PageArguments) -> int:
 
 
 def measured_near(set_up: PageArguments, *, every: bool = False) -> list[NearestFigure]:
-    """Public measurements with their predicted curves, the nearest to a set-up first; every: far ones too."""
+    """Public measurements with predictions, the nearest to a set-up first; every: far ones too."""
     scenario = scenario_of(set_up)
     return [
         NearestFigure(
-            figure=figure, differs=differences(figure, scenario), curve=_as_measured(figures().index(figure))
+            figure=figure,
+            differs=differences(figure, scenario),
+            tokens_per_s_per_user=_predicted_speed(figures().index(figure)),
         )
         for figure in by_nearness(scenario, every=every)
     ]
 
 
 @KEPT
-def how_near(set_up: PageArguments) -> tuple[Standing, str]:
-    """How near a set-up lies to servers that were measured, and the error to expect in a sentence."""
+def how_near(set_up: PageArguments) -> str:
+    """How near a set-up lies to servers that were measured, and the error to expect, in a sentence."""
     scenario = scenario_of(set_up)
-    found = standing(scenario)
-    return found, standing_sentence(scenario, found)
+    return standing_sentence(scenario, standing(scenario))
 
 
 @KEPT
-def _as_measured(place: int) -> dict[str, Any]:
+def _predicted_speed(place: int) -> float:
     """What is predicted for a figure as it was measured: of no set-up but its own."""
-    return as_measured(figures()[place], _CURVE)
+    return predicted_speed(figures()[place])
+
+
+def measured_curve(figure: Figure) -> dict[str, Any]:
+    """The same at other batches too, columns by batch."""
+    return _predicted_curve(figures().index(figure))
+
+
+@KEPT
+def _predicted_curve(place: int) -> dict[str, Any]:
+    return predicted_curve(figures()[place], _CURVE)
 
 
 def planned(set_up: PageArguments) -> Recommendation:

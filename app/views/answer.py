@@ -111,7 +111,7 @@ def _at_a_batch(set_up: PageArguments, question: Question, words: list[str]) -> 
                 _figures(answer, row, whole)
                 _as_launched(set_up, question, row)
             show.how_sure(
-                certainty(answer, row), *answers.warnings(set_up, question), answers.how_near(set_up)[1]
+                certainty(answer, row), *answers.warnings(set_up, question), answers.how_near(set_up)
             )
         if show.embedded():
             if row.fits_memory:

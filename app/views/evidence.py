@@ -20,6 +20,7 @@ from chosen import PageArguments, from_here
 from inputs import Input
 
 from medusa_sim import data
+from medusa_sim.doubts.standing import near_groups
 from medusa_sim.engines.accuracy_groups import together
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.gpus.gpu import load_gpu
@@ -79,15 +80,14 @@ def page(set_up: PageArguments) -> None:
     st.title("How far to trust it", anchor=False)
     note = st.container()
     scenario = answers.scenario_of(set_up)
-    found, sentence = answers.how_near(set_up)
-    show.how_sure(how_sure(scenario, ""), sentence, notes.accuracy(scenario))
-    if found.near_groups:
+    show.how_sure(how_sure(scenario, ""), answers.how_near(set_up), notes.accuracy(scenario))
+    if near := near_groups(scenario):
         st.subheader("How far off on the nearest servers", anchor=False)
-        near = [
+        named = [
             msgspec.structs.replace(group, what=_WORDS.get(group.what, group.what))
-            for group in together(found.near_groups)
+            for group in together(near)
         ]
-        show.text_table(groups_table(near), _GROUPS, _GROUP_PHONE)
+        show.text_table(groups_table(named), _GROUPS, _GROUP_PHONE)
     nearest(set_up, None)
     view = inputs.one_of(st, Input("view", "Show"), _VIEWS, _VIEWS[0])
     if view == _VIEWS[0]:

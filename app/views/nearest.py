@@ -33,15 +33,14 @@ def nearest(set_up: PageArguments, most: int | None = MOST) -> None:
     st.caption("Tokens/s a user of the set-ups as they were measured; the error is the prediction's.")
     same = next((beside for beside in shown if not beside.differs), None)
     if same is not None:
+        curve = answers.measured_curve(same.figure)
         show.chart(
-            lines_spec(measured_chart(same), 220),
+            lines_spec(measured_chart(same.figure, curve), 220),
             name="measured",
             caption="Line: predicted tokens/s a user of the set-up as measured, with its 80 % interval; "
             f"cross: measured, {significant(same.figure.tokens_per_s_per_user, 3)} "
             f"(predicted {percent(same.error, 0, signed=True)}).",
-            rows=lambda: [
-                dict(zip(same.curve, row, strict=True)) for row in zip(*same.curve.values(), strict=True)
-            ],
+            rows=lambda: [dict(zip(curve, row, strict=True)) for row in zip(*curve.values(), strict=True)],
             alt="Predicted speed of a user against the requests, and the measurement",
         )
 

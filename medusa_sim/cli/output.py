@@ -126,11 +126,12 @@ class Output:
 
     def told(self, screen: Screen) -> str:
         """An answer as `screen` would write it."""
-        from medusa_sim.report.screen import WIDTH, screen_text
-        from medusa_sim.report.screen_blocks import screen_markdown
-
         if self.form == "md":
+            from medusa_sim.report.screen_blocks import screen_markdown
+
             return screen_markdown(screen)
+        from medusa_sim.report.screen import WIDTH, screen_text
+
         table_width = None if self.is_wide else self.columns
         return screen_text(screen, min(self.columns, WIDTH), table_width, verbose=self.is_verbose)
 

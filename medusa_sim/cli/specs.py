@@ -108,7 +108,7 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
     import msgspec
     import pandas as pd
 
-    from medusa_sim.doubts.standing import standing
+    from medusa_sim.doubts.standing import near_groups, standing
     from medusa_sim.engines.accuracy_groups import COLUMNS, groups
     from medusa_sim.gpus.gpu_names import gpu_name
     from medusa_sim.report.words.standing import groups_table, kinds_table, overview_table, standing_sentence
@@ -123,7 +123,7 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
             **{"runtime": "vllm", "drafter": "ngram", "acceptance": "0.5"} | given, data_dir=data_dir
         )
         place = standing(scenario)
-        found = place.near_groups
+        found = near_groups(scenario)
         sentence = standing_sentence(scenario, place)
         more = {
             "sentence": sentence, "class": place.kind, "nearest": place.nearest,

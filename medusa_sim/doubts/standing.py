@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from medusa_sim.engines.accuracy_groups import Group, accuracy_state, groups, groups_of
+from medusa_sim.engines.accuracy_groups import Group, accuracy_state, groups
 from medusa_sim.engines.engine import unversioned
 from medusa_sim.engines.nearness import Nearness, nearness
 from medusa_sim.engines.served_groups import known_kinds
@@ -29,13 +29,12 @@ UNSERVED, DEVICE, OTHER_DEVICES = "unserved", "device", "other devices"
 class Standing:
     """How near a set-up is to measured servers.
 
-    nearness: that of a plain step; None of bare kernels and local engines. near_groups: groups of the
-    measured set-up that it is judged by. half_width: of the 80 % band of a plain step of BAND_REQUESTS;
-    between: the part of it due to nearness, in quadrature. without_server: what is known without a server.
+    nearness: that of a plain step; None of bare kernels and local engines. half_width: of the 80 % band of a
+    plain step of BAND_REQUESTS; between: the part of it due to nearness, in quadrature. without_server: what
+    is known without a server.
     """
 
     nearness: Nearness | None
-    near_groups: tuple[Group, ...]
     half_width: float
     between: float = 0.0
     without_server: str = UNSERVED
@@ -78,29 +77,42 @@ def standing(scenario: Scenario) -> Standing:
 @lru_cache(maxsize=32)
 def _standing(scenario: Scenario, state: FileState | None) -> Standing:
     """The same; state: of the file of groups, of which another makes another answer."""
+    del state
     requests = 1 if scenario.runtime.local else BAND_REQUESTS
     step = decode_step(scenario.setting, np.asarray(requests), np.asarray(scenario.length))
     half_width = float(0.5 * np.log(step.high_us / step.low_us))
     if scenario.runtime.local:
-        return _on_device(scenario, half_width)
+        gpus = {group.gpu for group in _groups_in(scenario)}
+        known = DEVICE if scenario.gpu.name in gpus else OTHER_DEVICES if gpus else UNSERVED
+        return Standing(nearness=None, half_width=half_width, without_server=known)
     if not scenario.setting.runtime.widenings:
-        return Standing(nearness=None, near_groups=(), half_width=half_width)
+        return Standing(nearness=None, half_width=half_width)
     experts = float(step.parts_us.get("experts", np.zeros(())) / step.time_us)
     found = nearness(scenario.runtime.place(scenario.case), experts)
+    beside = float(found.widening.half_width(1.0, experts))
+    return Standing(nearness=found, half_width=half_width, between=beside)
+
+
+def near_groups(scenario: Scenario) -> tuple[Group, ...]:
+    """Groups of the measured set-up that a scenario is judged by.
+
+    Of a local engine those on the same device, else on all measured ones.
+    """
+    if scenario.runtime.local:
+        every = _groups_in(scenario)
+        return tuple(group for group in every if group.gpu == scenario.gpu.name) or every
+    found = standing(scenario).nearness
+    if found is None:
+        return ()
     known, engine = found.group, unversioned(found.group.runtime)
-    near = tuple(
-        group for group in groups_of(state)
+    return tuple(
+        group for group in groups(scenario.arguments.data_dir)
         if (group.engine, group.gpu) == (engine, known.gpu) and group.weights in known.formats
         and group.model in (known.model, scenario.model.name)
     )  # fmt: skip
-    beside = float(found.widening.half_width(1.0, experts))
-    return Standing(nearness=found, near_groups=near, half_width=half_width, between=beside)
 
 
-def _on_device(scenario: Scenario, half_width: float) -> Standing:
-    """Standing of a local engine: groups on the same device, else on all measured ones."""
+def _groups_in(scenario: Scenario) -> tuple[Group, ...]:
+    """Groups of a local engine."""
     runtime = scenario.runtime.name
-    every = tuple(group for group in groups(scenario.arguments.data_dir) if group.engine == runtime)
-    own = tuple(group for group in every if group.gpu == scenario.gpu.name)
-    known = DEVICE if own else OTHER_DEVICES if every else UNSERVED
-    return Standing(nearness=None, near_groups=own or every, half_width=half_width, without_server=known)
+    return tuple(group for group in groups(scenario.arguments.data_dir) if group.engine == runtime)

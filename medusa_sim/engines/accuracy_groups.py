@@ -86,8 +86,9 @@ def span_of(values: Iterable[Any]) -> str:
 
 
 def groups(data_dir: DataDir = None) -> tuple[Group, ...]:
-    """Every group of the file. Raises SpecError for a malformed one."""
-    return groups_of(accuracy_state(data_dir))
+    """Every group of the file; none without one. Raises SpecError for a malformed one."""
+    state = accuracy_state(data_dir)
+    return () if state is None else _read(state)
 
 
 def accuracy_state(data_dir: DataDir) -> FileState | None:
@@ -97,10 +98,7 @@ def accuracy_state(data_dir: DataDir) -> FileState | None:
 
 
 @lru_cache(maxsize=4)
-def groups_of(state: FileState | None) -> tuple[Group, ...]:
-    """Every group of a file of this state; none without one. Raises SpecError for a malformed one."""
-    if state is None:
-        return ()
+def _read(state: FileState) -> tuple[Group, ...]:
     text = read_text(state.path, SPEC_BYTES, "a table of groups")
     rows = [
         {name: _value(name, given) for name, given in row.items()}

@@ -55,7 +55,7 @@ _NUMBERS = (
 """Numbers of a file that are numbers of a `Gpu`."""
 _WHAT = "a hardware file"
 _KERNELS = re.compile(r"^\[kernels\b", re.MULTILINE)
-_OTHERS = re.compile(r"^\s*\[+(?!kernels\b)", re.MULTILINE)
+_OTHERS = re.compile(r"\n\s*\[+(?!kernels\b)")
 """Headings of tables of kernels, and of all others."""
 
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.models.named import load_model
 from medusa_sim.reading.files import FileState
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import any_drafter, surface_of
 from medusa_sim.setups.question import SetupQuestion
 from medusa_sim.setups.served_figures import Figure, by_nearness, differences, figures, figures_state
 from medusa_sim.setups.set_up_cells import SetUpCells
 from medusa_sim.setups.setup import NO_DRAFTER, SET_UP, SetUp
+
+if TYPE_CHECKING:
+    from medusa_sim.setups.comparison import Comparison
 
 NEAR = 1.5
 """Largest ratio of lengths at which a measurement is drawn beside a curve."""
@@ -74,36 +77,43 @@ def nearest(answer: Comparison) -> PricedFigure | None:
         return None
     figure, key = min(known, key=lambda pair: away(pair[0]))
     version = {"runtime": figure.runtime, "latency": "calibrated"} if figure.runtime else {}
-    rows = _priced(figure, answer.scenarios[key].but(**figure.request, **version), (figure.batch,))
+    rows = _curve(figure, answer.scenarios[key].but(**figure.request, **version), (figure.batch,))
     row = {**{name: values[0] for name, values in rows.items()}, "engine": figure.set_up["engine"]}
     return PricedFigure(figure=figure, row=row, near=not away(figure)[0])
 
 
-def _priced(figure: Figure, served: Scenario, batches: tuple[int, ...]) -> dict[str, Any]:
+def _curve(figure: Figure, served: Scenario, batches: tuple[int, ...]) -> dict[str, Any]:
     """Columns by batch of a scenario with the figure's requests."""
-    asked = SetupQuestion(batches=batches, drafts=(figure.drafts or 1,), **figure.request)
+    asked = _question(figure, batches)
+    return _cells(figure, served, asked).rows(asked)
+
+
+def _cells(figure: Figure, served: Scenario, asked: SetupQuestion) -> SetUpCells:
+    """A scenario with the figure's drafts."""
     plain = figure.set_up["drafter"] == NO_DRAFTER
-    return SetUpCells.every(surface_of(served, asked, plain=plain), plain=plain).rows(asked)
+    return SetUpCells.every(surface_of(served, asked, plain=plain), plain=plain)
+
+
+def _question(figure: Figure, batches: tuple[int, ...]) -> SetupQuestion:
+    """A figure's requests and drafts at some batches."""
+    return SetupQuestion(batches=batches, drafts=(figure.drafts or 1,), **figure.request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestFigure:
     """The figure nearest to a scenario.
 
-    differs: what is another; curve: of the figure's set-up as it was measured, columns by batch, its own
-    among them.
+    differs: what is another; tokens_per_s_per_user: predicted for the figure's set-up as it was measured.
     """
 
     figure: Figure
     differs: tuple[str, ...]
-    curve: dict[str, Any]
+    tokens_per_s_per_user: float
 
     @property
     def error(self) -> float:
         """Predicted over measured tokens/s a user, less 1."""
-        here = self.curve["batch"].tolist().index(self.figure.batch)
-        speed = float(self.curve["tokens_per_s_per_user"][here])
-        return speed / self.figure.tokens_per_s_per_user - 1.0
+        return self.tokens_per_s_per_user / self.figure.tokens_per_s_per_user - 1.0
 
 
 def nearest_figure(scenario: Scenario) -> NearestFigure | None:
@@ -121,11 +131,25 @@ def _nearest(scenario: Scenario, state: FileState | None) -> NearestFigure | Non
     figure = next(iter(by_nearness(scenario)), None)
     if figure is None:
         return None
-    return NearestFigure(figure=figure, differs=differences(figure, scenario), curve=as_measured(figure))
+    return NearestFigure(
+        figure=figure, differs=differences(figure, scenario), tokens_per_s_per_user=predicted_speed(figure)
+    )
 
 
-def as_measured(figure: Figure, batches: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Prediction for a figure's set-up as it was measured: columns by batch, its own batch among them."""
+def predicted_speed(figure: Figure) -> float:
+    """Prediction for a figure's set-up as it was measured, tokens/s a user."""
+    cells = _cells(figure, _as_served(figure), _question(figure, (figure.batch,))).cells
+    drafting = -1 if figure.drafts else PLAIN
+    return float(cells.spread(cells.tokens_per_s_per_user)[0, 0, drafting])
+
+
+def predicted_curve(figure: Figure, batches: tuple[int, ...]) -> dict[str, Any]:
+    """The same set-up at other batches too: columns by batch, its own batch among them."""
+    return _curve(figure, _as_served(figure), tuple(sorted({figure.batch, *batches})))
+
+
+def _as_served(figure: Figure) -> Scenario:
+    """A figure's set-up with its requests; without a drafter, with any."""
     set_up, plain = figure.set_up, figure.set_up["drafter"] == NO_DRAFTER
     model = load_model(figure.model)
     launched = SetUp(
@@ -134,5 +158,4 @@ def as_measured(figure: Figure, batches: tuple[int, ...] = ()) -> dict[str, Any]
     drafter = any_drafter(set_up["engine"]) if plain else set_up["drafter"]
     version = {"runtime": figure.runtime} if figure.runtime else {}
     launch = {**launched.arguments(model), **version, **figure.request}
-    as_served = Scenario(model=model, drafter=drafter, chain_only=True, **launch)
-    return _priced(figure, as_served, tuple(sorted({figure.batch, *batches})))
+    return Scenario(model=model, drafter=drafter, chain_only=True, **launch)

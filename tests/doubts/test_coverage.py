@@ -14,7 +14,7 @@ from common import measured_pairs
 from common.pages import DOCS
 
 from medusa_sim.cli import cli
-from medusa_sim.doubts.standing import BAND_REQUESTS, DEVICE, OTHER_DEVICES, UNSERVED, standing
+from medusa_sim.doubts.standing import BAND_REQUESTS, DEVICE, OTHER_DEVICES, UNSERVED, near_groups, standing
 from medusa_sim.engines.accuracy_groups import (
     COLUMNS,
     LEAST_ROWS,
@@ -144,9 +144,9 @@ def of(**given):
 
 
 def test_a_set_up_that_was_measured_one_without_an_engine_and_one_without_a_server():
-    served = standing(of(gpu="h200-sxm", model="llama-3.1-70b", runtime="vllm-0.15", dtype="fp8", tp=4))
-    assert served.kind == "measured"
-    assert {group.gpu for group in served.near_groups} == {"h200-sxm"}
+    served = of(gpu="h200-sxm", model="llama-3.1-70b", runtime="vllm-0.15", dtype="fp8", tp=4)
+    assert standing(served).kind == "measured"
+    assert {group.gpu for group in near_groups(served)} == {"h200-sxm"}
     launched, bare = (
         standing(of(gpu="a40", model="llama-3.1-8b", runtime=runtime)) for runtime in ("cuda-graph", "kernel")
     )
@@ -173,13 +173,11 @@ def test_what_coverage_expects_is_what_bands_go_by():
 
 
 def test_a_machine_of_ones_own_stands_beside_speeds_of_its_engine():
-    own, other = (
-        standing(of(gpu=gpu, model="llama-3.1-8b", runtime="llama.cpp-cuda")) for gpu in ("gb10", "rtx-4090")
-    )
-    assert (own.kind, other.kind) == (DEVICE, OTHER_DEVICES)
-    assert {group.gpu for group in own.near_groups} == {"gb10"}
-    assert {group.engine for group in other.near_groups} == {"llama.cpp-cuda"}
-    assert own.expected is None
+    own, other = (of(gpu=gpu, model="llama-3.1-8b", runtime="llama.cpp-cuda") for gpu in ("gb10", "rtx-4090"))
+    assert (standing(own).kind, standing(other).kind) == (DEVICE, OTHER_DEVICES)
+    assert {group.gpu for group in near_groups(own)} == {"gb10"}
+    assert {group.engine for group in near_groups(other)} == {"llama.cpp-cuda"}
+    assert standing(own).expected is None
 
 
 def test_groups_with_the_same_words_are_joined():

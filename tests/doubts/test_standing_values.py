@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from left_out import numbers_left_out
 
-from medusa_sim.doubts.standing import Standing, standing
+from medusa_sim.doubts.standing import Standing, near_groups, standing
 from medusa_sim.engines.accuracy_groups import _value, groups, span_of, table_text, weights_of
 from medusa_sim.engines.served_groups import known_kinds
 from medusa_sim.models.named import load_model
@@ -46,11 +46,11 @@ def test_groups_that_changed_on_disk_are_seen_by_a_scenario_that_was_asked_befor
     folder.mkdir()
     path = folder / "accuracy.csv"
     asked = dense("vllm-0.15", data_dir=tmp_path)
-    own = standing(dense("vllm-0.15")).near_groups
+    own = near_groups(dense("vllm-0.15"))
     path.write_text(table_text(own[:1]), encoding="utf-8")
-    assert standing(asked).near_groups == own[:1]
+    assert near_groups(asked) == own[:1]
     path.write_text(table_text(own[:2]), encoding="utf-8")
-    assert standing(asked).near_groups == own[:2]
+    assert near_groups(asked) == own[:2]
     assert standing(asked) is standing(asked)
 
 
@@ -87,7 +87,7 @@ def test_an_expected_error_is_that_of_groups_as_new():
     assert later.expected == max(later.nearness.known.error, kinds["version"].error)
     assert later.between > own.between
     assert own.nearest == "llama-3.1-70b in vllm-0.15 on h200-sxm, fp8"
-    none = Standing(nearness=None, near_groups=(), half_width=0.1)
+    none = Standing(nearness=None, half_width=0.1)
     assert (none.kind, none.expected, none.between, none.nearest) == ("unserved", None, 0.0, "")
 
 
@@ -97,7 +97,7 @@ def test_an_expected_error_is_that_of_groups_as_new():
 def test_another_version_is_expected_to_err_as_versions_do_at_least(error, wider, told):
     difference = SimpleNamespace(is_other_version=wider)
     nearness = SimpleNamespace(known=SimpleNamespace(error=error), difference=difference)
-    found = Standing(nearness=nearness, near_groups=(), half_width=0.1).expected
+    found = Standing(nearness=nearness, half_width=0.1).expected
     assert found == (known_kinds()["version"].error if told is None else told)
 
 

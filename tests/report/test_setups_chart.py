@@ -24,7 +24,7 @@ from medusa_sim.report.document import html_page
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.figures.files import render
 from medusa_sim.report.words.measured import measured_facts, measured_text, nearest_text
-from medusa_sim.setups.measured import NearestFigure, PricedFigure, as_measured, nearest
+from medusa_sim.setups.measured import NearestFigure, PricedFigure, nearest, predicted_curve, predicted_speed
 from medusa_sim.setups.served_figures import by_nearness, differences
 
 
@@ -165,17 +165,18 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(given, differs):
     of = ms.Scenario(**given)
     nearest_one, *_ = by_nearness(of)
     found = NearestFigure(
-        figure=nearest_one, differs=differences(nearest_one, of), curve=as_measured(nearest_one, (1, 16, 64))
-    )
+        figure=nearest_one, differs=differences(nearest_one, of),
+        tokens_per_s_per_user=predicted_speed(nearest_one),
+    )  # fmt: skip
     assert found.differs == differs
     engines = ["engine" in differences(figure, of) for figure in by_nearness(of, every=True)]
     assert engines == sorted(engines), "those of the engine first"
-    curve, figure = found.curve, found.figure
+    figure, curve = found.figure, predicted_curve(nearest_one, (1, 16, 64))
     assert sorted({1, 16, 64, figure.batch}) == curve["batch"].tolist()
     at = curve["batch"].tolist().index(figure.batch)
     own = PricedFigure(figure=figure, row={name: values[at] for name, values in curve.items()}, near=True)
-    assert found.error == pytest.approx(own.error)
-    chart = measured_chart(found)
+    assert found.error == pytest.approx(own.error, rel=1e-12)
+    chart = measured_chart(figure, curve)
     assert chart.x.base == 2  # batches double
     dot = chart.series[-1]
     assert (dot.x[0], dot.y[0]) == (figure.batch, figure.tokens_per_s_per_user)

@@ -320,7 +320,7 @@ def test_the_nearest_figure_can_be_drawn_and_is_of_the_chosen_card(monkeypatch, 
     made = SimpleNamespace(arguments=SimpleNamespace(data_dir=None), but=lambda **_: made)
     answer.scenarios.update({tuple(each[name] for name in SET_UP): made for each in rows})
     monkeypatch.setattr(measured, "figures", lambda data_dir: figures)
-    monkeypatch.setattr(measured, "_priced", lambda *_: {"tokens_per_s_per_user": [4.0]})
+    monkeypatch.setattr(measured, "_curve", lambda *_: {"tokens_per_s_per_user": [4.0]})
     found = measured.nearest(answer)
     assert (found and found.figure.tokens_per_s_per_user, found and found.near) == (speed, near)
 
@@ -443,8 +443,11 @@ def test_a_request_takes_its_first_token_and_the_others_and_a_rate_is_paid_by_wh
 
 def test_the_error_of_the_nearest_figure_is_its_prediction_over_it_less_one():
     figure = SimpleNamespace(batch=8, tokens_per_s_per_user=50.0)
-    curve = {"batch": np.array([4, 8]), "tokens_per_s_per_user": np.array([80.0, 60.0])}
-    near = measured.NearestFigure(figure=figure, differs=(), curve=curve)  # type: ignore[arg-type]
+    near = measured.NearestFigure(
+        figure=figure,  # type: ignore[arg-type]
+        differs=(),
+        tokens_per_s_per_user=60.0,
+    )
     assert near.error == pytest.approx(0.2)
 
 

@@ -21,8 +21,9 @@ from medusa_sim.report.formats import json_row
 from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.setups.comparison import on_frontier
-from medusa_sim.setups.measured import NearestFigure, nearest
+from medusa_sim.setups.measured import nearest
 from medusa_sim.setups.quantities import AGAINST_SPEED
+from medusa_sim.setups.served_figures import Figure
 from medusa_sim.setups.setup import NO_DRAFTER, SET_UP, name_of
 
 if TYPE_CHECKING:
@@ -212,9 +213,8 @@ def _named(rows: Sequence[Mapping[Any, Any]], column: str) -> list[Mapping[Any, 
     return [rows[i] for i in kept]
 
 
-def measured_chart(nearest: NearestFigure) -> LineChart:
+def measured_chart(figure: Figure, curve: Mapping[str, Any]) -> LineChart:
     """tokens/s a user by batch as predicted for a measured set-up, with its band, and the measurement."""
-    curve, figure = nearest.curve, nearest.figure
     colour, _ = look_of(figure.set_up["gpu"])
     speed = figure.tokens_per_s_per_user
     return LineChart(
