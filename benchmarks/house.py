@@ -60,7 +60,7 @@ HOUSE = (
         ("serving",),
         "a full server: steps averaged over who decodes, who is away and whose prompt rides along",
         in_order(
-            "chance request_steps traffic served_cells running returning request_cycle begun_prompts "
+            "chance request_steps traffic running returning request_cycle begun_prompts "
             "mixed_steps step_means first_tokens server watts"
         ),
     ),

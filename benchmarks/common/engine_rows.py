@@ -32,8 +32,7 @@ from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.models.variants import with_dtypes
 from medusa_sim.scenario.defaults import LENGTH_CV
-from medusa_sim.serving.served_cells import ServedCells
-from medusa_sim.serving.server import in_server
+from medusa_sim.serving.server import ServedCells, in_server
 from medusa_sim.serving.traffic import Traffic, served_length
 from medusa_sim.step.compose import overhead_halves, step_us
 from medusa_sim.step.drafter import lookups

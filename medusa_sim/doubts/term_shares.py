@@ -18,8 +18,7 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.engines.term import Term
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.serving.served_cells import ServedCells
-from medusa_sim.serving.server import in_server
+from medusa_sim.serving.server import ServedCells, in_server
 from medusa_sim.step.drafting import drafting_times
 from medusa_sim.step.step import decode_step, verification_step
 

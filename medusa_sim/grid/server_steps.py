@@ -9,8 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.grid.steps import Steps
-from medusa_sim.serving.served_cells import ServedCells
-from medusa_sim.serving.server import Server, in_server
+from medusa_sim.serving.server import ServedCells, Server, in_server
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.serving.watts import requests_joules, watts
 

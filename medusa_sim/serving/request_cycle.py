@@ -37,16 +37,16 @@ is queued for or read on: all requests run, R = 0, and the first of the D steps 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.serving.returning import Returning, returning
-from medusa_sim.serving.running import Queue, in_queue
-from medusa_sim.serving.served_cells import Requests, StepOf
+from medusa_sim.serving.running import Queue, Requests, in_queue
 from medusa_sim.serving.traffic import Traffic, step_tokens
 from medusa_sim.step.prompts import prompts_apart
 from medusa_sim.step.setting import Setting
@@ -55,6 +55,9 @@ _LEAST = 1e-9
 """Steps of a request that neither decodes nor is away."""
 _ITERATIONS = 12
 """After which pi stands to 1e-9, where prompts are held for 100 steps too."""
+
+StepOf: TypeAlias = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+"""Requests that run -> microseconds of their step without prompts, and of its attention."""
 
 
 class StepTimes(NamedTuple):

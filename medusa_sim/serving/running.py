@@ -38,6 +38,7 @@ decode, 77 run and the others queue.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from math import erfc, pi, sqrt
 from statistics import NormalDist
@@ -47,7 +48,6 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.serving.chance import log_normal
-from medusa_sim.serving.served_cells import Requests
 
 _HALVINGS = 40
 """Of the interval in which the rate lies."""
@@ -58,6 +58,22 @@ _ROUNDING = 1e-12
 _PROMPTS = 1024
 _ROOMS = np.arange(1, 257) / 16.0
 """Prompts that are fitted one after the other into steps with room for so many of mean length."""
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """(cells,) the requests of a server."""
+
+    requests: FloatArray
+    """b, how many go around."""
+    candidates: FloatArray
+    """Tokens of a request that graphs are captured for: those that it verifies where it drafts."""
+    verified_tokens: FloatArray
+    """c, tokens that a step processes of a request, on average."""
+    decode_steps: FloatArray
+    """D, steps in which a request decodes."""
+    prompt_tokens: FloatArray
+    """P, of a prompt, on average."""
 
 
 class Queue(NamedTuple):

@@ -20,7 +20,7 @@ from medusa_sim.gpus.power import Power
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.operator import Size
 from medusa_sim.serving.chance import log_normal
-from medusa_sim.serving.served_cells import ServedCells
+from medusa_sim.serving.server import ServedCells
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.launch import Launch

@@ -20,7 +20,7 @@ from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.mixed_steps import mixed_step_law
 from medusa_sim.serving.request_cycle import request_cycle, steps_alone
-from medusa_sim.serving.served_cells import Requests
+from medusa_sim.serving.running import Requests
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.host import HOST_OVERLAP
 from medusa_sim.step.memory import (

@@ -7,8 +7,7 @@ from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.cached import cached
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.models.named import load_model
-from medusa_sim.serving.served_cells import ServedCells
-from medusa_sim.serving.server import FullServer, Server, in_server
+from medusa_sim.serving.server import FullServer, ServedCells, Server, in_server
 from medusa_sim.serving.traffic import Traffic, served_length
 from medusa_sim.step.setting import Setting
 from medusa_sim.step.step import decode_step

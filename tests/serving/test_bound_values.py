@@ -14,8 +14,7 @@ from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.latency.operator_time import Bound
 from medusa_sim.serving import watts
 from medusa_sim.serving.begun_prompts import Begun
-from medusa_sim.serving.served_cells import ServedCells
-from medusa_sim.serving.server import FullServer
+from medusa_sim.serving.server import FullServer, ServedCells
 from medusa_sim.serving.step_means import _Cases
 from medusa_sim.serving.traffic import Traffic, drafting_requests
 from medusa_sim.step.pass_times import bound_codes

@@ -19,8 +19,7 @@ from medusa_sim.serving.chance import log_normal
 from medusa_sim.serving.first_tokens import following_us, starting_us
 from medusa_sim.serving.request_cycle import RequestCycle
 from medusa_sim.serving.returning import _WAY_SPREAD, returning
-from medusa_sim.serving.running import Queue, fitting_prompts, in_queue
-from medusa_sim.serving.served_cells import Requests
+from medusa_sim.serving.running import Queue, Requests, fitting_prompts, in_queue
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms

@@ -19,8 +19,7 @@ from medusa_sim.models.parallel import Parallel
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.chance import binomial
 from medusa_sim.serving.request_cycle import server_us
-from medusa_sim.serving.running import in_queue
-from medusa_sim.serving.served_cells import Requests
+from medusa_sim.serving.running import Requests, in_queue
 from medusa_sim.serving.server import FullServer, Server
 from medusa_sim.serving.traffic import Traffic, served_length, step_limits
 from medusa_sim.step.drafter import drafters

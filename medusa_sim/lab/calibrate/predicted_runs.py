@@ -14,8 +14,7 @@ from medusa_sim.engines.engine import Engine
 from medusa_sim.engines.ranges import MeasuredRange
 from medusa_sim.engines.term import Term
 from medusa_sim.operators.operator import Size
-from medusa_sim.serving.served_cells import ServedCells
-from medusa_sim.serving.server import in_server
+from medusa_sim.serving.server import ServedCells, in_server
 from medusa_sim.serving.traffic import Traffic, served_length
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.setting import Setting
