@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 from medusa_sim.engines.runtime import Runtime, local_runtime_names
@@ -14,8 +14,6 @@ from medusa_sim.latency.local import LocalLatency, clock_under
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.models.model import Model
 from medusa_sim.scenario.arguments import Arguments
-from medusa_sim.scenario.local_correction import corrected
-from medusa_sim.scenario.local_rows import LocalRow, read_rows
 
 
 def latency_asked(
@@ -42,15 +40,11 @@ def latency_asked(
     if runtime.local and asked.latency == "calibrated":
         local = LocalLatency(gpu, runtime.local)
         if asked.bench is not None:
-            local = _with_rows(gpu, shard, runtime, tuple(read_rows(Path(asked.bench)).rows))
+            from medusa_sim.scenario.local_correction import corrected_by_file
+
+            local = corrected_by_file(gpu, shard, runtime, Path(asked.bench))
         clock = clock_under(asked.power_limit, gpu)  # rows are taken as measured without a limit
         return LocalLatency(local.gpu, local.law.backend, local.law, clock)
     library = "" if asked.kernels else runtime.library
     calibrated = partial(CalibratedLatency, gpu, kernel_set, library=library, serves=runtime.library)
     return latency_model(gpu, asked.latency, calibrated, fallback=asked.fallback, data_dir=asked.data_dir)
-
-
-@lru_cache(maxsize=16)
-def _with_rows(gpu: Gpu, shard: Model, runtime: Runtime, rows: tuple[LocalRow, ...]) -> LocalLatency:
-    """The law of a machine corrected by its rows: scenarios that differ elsewhere share the fit."""
-    return corrected(LocalLatency(gpu, runtime.local), shard, runtime, rows)

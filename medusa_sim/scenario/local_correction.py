@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,10 +19,11 @@ import numpy as np
 from medusa_sim.acceptance.heads import NORMAL_90TH
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.engines.runtime import Runtime
+from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.local import LocalLaw, TypeLaw
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.models.model import Model
-from medusa_sim.scenario.local_rows import LocalRow
+from medusa_sim.scenario.local_rows import LocalRow, read_rows
 from medusa_sim.step.last_logits import last_logits
 from medusa_sim.step.pass_cost import timed_pass
 from medusa_sim.step.pass_times import PassTimes
@@ -36,6 +39,17 @@ NOISE = 0.03
 LEAST_BAND = 0.03
 _FIXED = ("launch_us", "pass_us", "attention_us", "step_us", "routing_us", "sorted_us")
 """Times of a law that do not depend on sizes."""
+
+
+def corrected_by_file(gpu: Gpu, model: Model, runtime: Runtime, path: Path) -> LocalLatency:
+    """The latency model of a machine, corrected by a file of rows that it was measured with."""
+    return _with_rows(gpu, model, runtime, tuple(read_rows(path).rows))
+
+
+@lru_cache(maxsize=16)
+def _with_rows(gpu: Gpu, model: Model, runtime: Runtime, rows: tuple[LocalRow, ...]) -> LocalLatency:
+    """The same; scenarios that differ elsewhere share the fit."""
+    return corrected(LocalLatency(gpu, runtime.local), model, runtime, rows)
 
 
 def corrected(

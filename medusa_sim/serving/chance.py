@@ -9,7 +9,14 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 
-LENGTHS = 8
+_NORMAL = np.asarray(
+    [
+        -1.5341205443525459, -0.8871465590188758, -0.4887764111146694, -0.15731068461017067,
+        0.15731068461017067, 0.4887764111146694, 0.8871465590188758, 1.5341205443525459,
+    ]
+)  # fmt: skip
+"""Quantiles 1/16, 3/16, ... of a standard normal variable: equally likely values of it."""
+LENGTHS = _NORMAL.size
 """Equally likely values that stand for a distribution of lengths."""
 _FEW = 24.0
 """Mean number of hits up to which every number counts by itself; beyond it is normal."""
@@ -27,11 +34,8 @@ class Hits(NamedTuple):
 
 @cache
 def normal_values() -> FloatArray:
-    """(LENGTHS,) equally likely values of a standard normal variable."""
-    from statistics import NormalDist
-
-    values = np.asarray([NormalDist().inv_cdf((k + 0.5) / LENGTHS) for k in range(LENGTHS)])
-    return np.asarray(values / np.sqrt((values**2).mean()))
+    """(LENGTHS,) equally likely values of mean 0 and variance 1, as of a normal variable."""
+    return np.asarray(_NORMAL / np.sqrt((_NORMAL**2).mean()))
 
 
 def binomial(draws: FloatArray, share: FloatArray) -> Hits:

@@ -41,7 +41,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import erfc, pi, sqrt
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -192,6 +191,8 @@ def _share_between(least: FloatArray, most: FloatArray, cv: float) -> FloatArray
 @cache
 def _fitting(prompt_cv: float) -> FloatArray:
     """`fitting_prompts` of each of _ROOMS, of prompts one after the other in an order of chance."""
+    from statistics import NormalDist
+
     normal = [NormalDist().inv_cdf((k + 0.5) / _PROMPTS) for k in range(_PROMPTS)]
     sigma = np.sqrt(np.log1p(prompt_cv**2))
     lengths = np.exp(sigma * np.random.default_rng(0).permutation(normal) - sigma**2 / 2.0)
