@@ -138,9 +138,9 @@ def _nearest(scenario: Scenario, state: FileState | None) -> NearestFigure | Non
 
 def predicted_speed(figure: Figure) -> float:
     """Prediction for a figure's set-up as it was measured, tokens/s a user."""
-    cells = _cells(figure, _as_served(figure), _question(figure, (figure.batch,))).cells
-    drafting = -1 if figure.drafts else PLAIN
-    return float(cells.spread(cells.tokens_per_s_per_user)[0, 0, drafting])
+    priced = _cells(figure, _as_served(figure), _question(figure, (figure.batch,)))
+    speeds = priced.cells.spread(priced.cells.tokens_per_s_per_user)[0, 0]
+    return float(speeds[PLAIN if priced.plain else -1])
 
 
 def predicted_curve(figure: Figure, batches: tuple[int, ...]) -> dict[str, Any]:
