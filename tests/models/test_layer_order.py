@@ -164,6 +164,8 @@ def _puzzle(width: dict[str, Any]) -> dict[str, Any]:
                         "moe_shared_expert_intermediate_size": 96}, _shared, 3 * 96),
         ("minimax_m3", {**MINIMAX, "n_shared_experts": 2, "shared_intermediate_size": 96}, _shared, 2 * 96),
         ("minimax_m3", MINIMAX, _shared, 0),
+        ("minimax_m3", {**MINIMAX, "shared_intermediate_size": 96}, _shared, 0),
+        ("minimax_m3", {**MINIMAX, "n_shared_experts": 2}, _shared, 0),
         ("glm4_moe", {**ROUTED, "n_shared_experts": 2}, _shared, 2 * 128),
         ("nemotron-nas", _puzzle({"ffn_mult": 1.5}), lambda found: found.layers[0].feed_forward.width, 256),
         ("nemotron-nas", _puzzle({"ffn_mult": 2.0}), lambda found: found.layers[0].feed_forward.width, 512),

@@ -8,6 +8,7 @@ import pytest
 from left_out import numbers_left_out
 
 from medusa_sim.engines.engine import StepLimit
+from medusa_sim.errors import SpecError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.models.feed_forwards import Mlp
 from medusa_sim.models.hf_config import model_of
@@ -15,6 +16,7 @@ from medusa_sim.models.mixers import Grouped
 from medusa_sim.models.model import Model
 from medusa_sim.models.named import load_model
 from medusa_sim.models.parallel import Parallel
+from medusa_sim.models.quantisation import _scale_bytes
 from medusa_sim.models.sparse import BlockSparse, Compressed, Indexer
 
 LAYER = {"heads": 16, "head_dim": 64, "rope_dim": 16, "q_rank": 32, "o_rank": 8, "o_groups": 2, "size": 128}
@@ -141,3 +143,12 @@ def test_what_is_left_out_is_nothing_but_for_these():
         "Recurrent.conv": 4,
         "Architecture.norms_per_layer": 2,
     }
+
+
+@pytest.mark.parametrize(
+    ("group", "zeros", "per_weight"), [(1, False, 2.0), (128, True, 2.5 / 128), (-1, True, 0.0)]
+)
+def test_a_group_of_weights_shares_a_scale_of_16_bits_and_a_zero_point_of_4(group, zeros, per_weight):
+    assert _scale_bytes(group, 4, "x", has_zeros=zeros) == pytest.approx(per_weight)
+    with pytest.raises(SpecError, match="from 1"):
+        _scale_bytes(0, 4, "x", has_zeros=zeros)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from left_out import numbers_left_out
 
+from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.grid.cells import Cells, price
@@ -18,14 +19,16 @@ from medusa_sim.plan import alternatives, coarse_search, recommendation
 from medusa_sim.plan.break_even import longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
 from medusa_sim.plan.coarse_search import CoarseSearch, coarse_searches
-from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommend import _with_traffic, recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import gains_by_batch, ranges_over, scheduled_counts
 from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
-from medusa_sim.plan.surprises import slower_with_more
+from medusa_sim.plan.surprises import activated_experts, slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share
+from medusa_sim.plan.verdict import verdict_of
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.expert_union import INDEPENDENT
 from medusa_sim.step.step import decode_step, drafting_times
 
 SMALL = Scenario(
@@ -118,6 +121,40 @@ def rates(*by_batch: list[float], fits: bool = True, scope: str = "model") -> An
     by_count = SimpleNamespace(tokens_per_s=rate, fits=np.full(rate.shape, fits))
     surface = SimpleNamespace(batch=np.arange(1, len(rate) + 1))
     return SimpleNamespace(scenario=SimpleNamespace(scope=scope), surface=surface, by_count=by_count)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        ((1.05, 1.2), (1.5, 1.5), "pays"),
+        ((1.0, 1.2), (1.5, 1.5), "uncertain"),
+        ((0.5, 0.5), (1.0, 0.9), "loses"),
+    ],
+)
+def test_a_gain_is_certain_above_one_throughout(low, high, verdict):
+    assert verdict_of(np.array(low), np.array(high)) == verdict
+
+
+@pytest.mark.parametrize(("topk", "found"), [(8, None), (2, (1, 2))])
+def test_experts_that_drafts_activate_are_shown_where_there_are_any(topk, found):
+    """Of eight experts a token takes two or all; a draft costs 4 of 10 us either way."""
+    decode = SimpleNamespace(time_us=np.full((2, 1, 1), 10.0), parts_us={"experts": np.full((2, 1, 1), 1.0)})
+    model = SimpleNamespace(experts=SimpleNamespace(experts=8, topk=topk))
+    surface = SimpleNamespace(
+        setting=SimpleNamespace(model=model, overlap=INDEPENDENT), batch=np.array([1, 2]), seq_len=[512],
+        configurations=SimpleNamespace(counts=np.array([1, 2])), decode=decode, shape=(2, 1),
+        verify=SimpleNamespace(parts_us={"experts": np.full((2, 1, 2), 5.0)}),
+    )  # fmt: skip
+    told = activated_experts(SimpleNamespace(surface=surface))  # type: ignore[arg-type]
+    assert (told and (told.first, told.last)) == found
+    assert told is None or told.cost == pytest.approx(0.4)
+
+
+def test_a_limit_of_a_token_needs_a_token_after_the_first():
+    asked = Question(batch_max=1, max_latency_ms=20.0)
+    _with_traffic(SMALL.but(prompt_tokens=100.0, output_tokens=1.05), asked)
+    with pytest.raises(UsageError, match="outputs of 1"):
+        _with_traffic(SMALL.but(prompt_tokens=100.0, output_tokens=1.0), asked)
 
 
 def test_what_is_slower_with_a_request_more_is_shown_from_three_percent():
