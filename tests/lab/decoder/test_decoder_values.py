@@ -23,7 +23,7 @@ from medusa_sim.lab.decoder.prompts import chat_prompt
 from medusa_sim.lab.decoder.rotary import Rotations, inverse_frequencies
 from medusa_sim.lab.decoder.session import _headline
 from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step, next_token_loss
-from medusa_sim.lab.decoder.training.recipe import _heads
+from medusa_sim.lab.decoder.training.recipe import Recipe, _heads, _settings
 from medusa_sim.lab.decoder.training.train import combined_weight, distillation_loss, medusa_1_loss
 from medusa_sim.lab.decoder.training.trainer import learning_rate_factor
 from medusa_sim.lab.decoder.trials import BesidePlain, Sizing
@@ -319,3 +319,10 @@ def test_what_is_left_out_is_nothing_but_for_these():
         "RopeScaling.beta_slow": 1.0,
         "_HfConfig.rms_norm_eps": 1e-06,
     }
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(3, 1), (20, 4), (200, 40), (4000, 40)])
+def test_a_run_warms_up_for_a_fifth_of_its_steps_and_at_most_as_long_as_its_method(tmp_path, steps, warmup):
+    recipe = Recipe(method="medusa-1", save=tmp_path, steps=steps, learning_rate=0.5, seed=3)
+    found = _settings(recipe)
+    assert (found.steps, found.warmup_steps, found.learning_rate, found.seed) == (steps, warmup, 0.5, 3)

@@ -309,3 +309,12 @@ def test_curves_of_a_figure_have_the_points_of_their_rows(target, charts):
         every = np.concatenate([np.stack((each.x, each.y)) for each in chart.series], axis=1)
         assert (len(chart.series), every.shape[1]) == (series, points)
         assert np.mean(every, axis=1) == pytest.approx([x, y], rel=1e-6)
+
+
+def test_two_distinct_tokens_are_the_whole_of_a_vocabulary_of_two():
+    """Recursive rejection accepts one of them always; the optimum with replacement where draft is target."""
+    draft, target = np.array([[0.3, 0.8], [0.0, 1.0]]), np.array([[0.6, 0.8], [0.5, 0.5]])
+    found = recursive.bernoulli_acceptance(draft, target)
+    assert found["Recur. Rej. Samp."] == pytest.approx(np.ones((2, 2)))
+    assert found["OTM"][0, 1] == pytest.approx(1.0)
+    assert found["OTM"][1] == pytest.approx([0.5, 0.5])

@@ -93,14 +93,7 @@ def run_recipe(
     started = time.perf_counter()
     texts = corpus.read_corpus(recipe.text_folder)
     subject = _subject(recipe, texts)
-    pace = PACES[recipe.method]
-    settings = TrainSettings(
-        steps=recipe.steps,
-        learning_rate=recipe.learning_rate or pace.learning_rate,
-        warmup_steps=min(pace.warmup_steps, max(recipe.steps // 5, 1)),
-        weight_decay=pace.weight_decay,
-        seed=recipe.seed,
-    )
+    settings = _settings(recipe)
     heads = _heads(recipe, subject, note)
     windows = corpus.file_windows(
         texts.heldout, subject.tokenizer, count=_HELDOUT_WINDOWS, prompt_tokens=_HELDOUT_LENGTH
@@ -213,6 +206,18 @@ def _batches(recipe: Recipe, subject: _Subject, texts: corpus.Corpus) -> Batches
         return tokens, torch.ones_like(tokens, dtype=torch.bool)
 
     return windows
+
+
+def _settings(recipe: Recipe) -> TrainSettings:
+    """How its method trains; a short run warms up for a fifth of its steps."""
+    pace = PACES[recipe.method]
+    return TrainSettings(
+        steps=recipe.steps,
+        learning_rate=recipe.learning_rate or pace.learning_rate,
+        warmup_steps=min(pace.warmup_steps, max(recipe.steps // 5, 1)),
+        weight_decay=pace.weight_decay,
+        seed=recipe.seed,
+    )
 
 
 def _heads(recipe: Recipe, subject: _Subject, note: Callable[[str], None] | None) -> MedusaHeads | None:
