@@ -1,6 +1,7 @@
 """What a run adds up to over time, and the numbers that load tests are made of, by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from medusa_sim.load.recorder import Recorder, Span
 from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.saturation import Saturation
 from medusa_sim.load.sources import _ramp
+from medusa_sim.load.window import Window
 
 
 def _span(start_s: float, span_s: float, requests: int, **other: object) -> Span:
@@ -141,3 +143,19 @@ def test_drawn_lengths_have_their_mean_and_spread(mean, cv):
     assert found.mean() == pytest.approx(mean, rel=0.02)
     assert found.std() / found.mean() == pytest.approx(cv, rel=0.06)
     assert _log_normal(np.random.default_rng(1), 1.0, 2.0, 100).min() == 1
+
+
+@pytest.mark.parametrize(
+    ("users", "warm", "count", "marked"),
+    [
+        (None, 0, 50, []), (None, 10, 50, [11, 50]),  # the first after the warm-up, the last that comes
+        (4, 0, 8, []), (4, 0, 9, [4, 5]), (4, 0, 50, [4, 46]),  # once all users were served; no one begins
+    ],
+)  # fmt: skip
+def test_a_run_is_measured_from_a_server_that_is_full_until_it_empties(users, warm, count, marked):
+    seen: list[float] = []
+    recorder = SimpleNamespace(mark=lambda at_s, served: seen.append(at_s))
+    window = Window(SimpleNamespace(users=users, warm=warm, count=count), recorder, lambda: 0.0)  # type: ignore[arg-type]
+    for number in range(count + 1):
+        window.count(number, float(number), float(number))
+    assert seen == [float(number) for number in marked]

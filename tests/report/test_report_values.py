@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from numbers_in_text import numbers
 
@@ -27,6 +28,7 @@ from medusa_sim.report.charts.sweep import step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text, next_text
 from medusa_sim.report.compare import tables as compare_tables
 from medusa_sim.report.compare.sentences import queue_text
+from medusa_sim.report.formats import markdown_parts
 from medusa_sim.report.length_view import length_view
 from medusa_sim.report.load.screen import sessions_text
 from medusa_sim.report.load.sentences import _within_limits, carries_no_more
@@ -387,3 +389,10 @@ def test_a_long_frontier_is_thinned_and_keeps_what_is_chosen_and_its_ends(monkey
     assert compare_tables.frontier_table(answer, most) == list(shown)
     assert compare_tables.frontier_table(answer) == list(shown)  # as many as these in a page
     assert compare_tables.frontier_table(answer) == compare_tables.frontier_table(answer, 12)
+
+
+def test_parts_of_a_table_in_markdown_have_one_header_and_every_row():
+    parts = [pa.table({"batch": [first, first + 1, first + 2]}) for first in (1, 4)]
+    lines = b"".join(markdown_parts(parts)).decode().splitlines()
+    assert [line.strip("| ") for line in lines if re.search(r"\d", line)] == ["1", "2", "3", "4", "5", "6"]
+    assert len(lines) == 2 + 6
