@@ -346,7 +346,7 @@ class Scenario:
         Raises CoverageError where counts above 1 were asked for and none is covered.
         """
         asked = np.asarray(candidates, dtype=np.int64)
-        options = self.options(int(max(asked.max(initial=2), 2)))
+        options = self.options(int(asked.max(initial=2)))
         kept: IntArray = asked[np.isin(asked, [1, *(count for each in options for count in each.candidates)])]
         if (asked > 1).any() and not (kept > 1).any():
             largest = max(int(option.candidates[-1]) for option in self.options())
