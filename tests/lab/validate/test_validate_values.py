@@ -21,7 +21,7 @@ from medusa_sim.lab.validate.generations import _cells as run_cells
 from medusa_sim.lab.validate.generations import _comparisons as run_comparisons
 from medusa_sim.lab.validate.operators import Score, _kv_ranges, _m_ranges, _score, _token_ranges
 from medusa_sim.lab.validate.regrets import regrets
-from medusa_sim.lab.validate.score_tables import score_table, tree_table
+from medusa_sim.lab.validate.score_tables import score_table, served_table, tree_table
 from medusa_sim.lab.validate.served import _setup, scenario_of
 from medusa_sim.lab.validate.step_scores import (
     StepCell,
@@ -421,3 +421,14 @@ def test_counts_are_chosen_where_two_or_more_were_measured():
     (choice,) = step_choices(cells)
     assert (choice.batch, choice.measured, choice.predicted, choice.gain) == (1, 4, 1, 1.5)
     assert choice.regret == pytest.approx(1.0 - 1.0 / 1.5)
+
+
+def test_a_run_of_a_server_that_names_no_split_is_of_one_gpu():
+    given = {
+        "gpu": "a", "model": "m", "weights": "bf16", "runtime": "vllm", "concurrency": 8.0, "prompt": 512.0,
+        "output": 128.0, "measured_ms": 10.0, "predicted_ms": 11.0, "low_ms": 9.0, "high_ms": 13.0,
+        "error": 0.1, "held": True, "class": "as fitted", "expected_error": 0.05,
+    }  # fmt: skip
+    table = served_table(pd.DataFrame([{**given, "tp": None}, {**given, "tp": 4.0}]))
+    assert [row[table.headers.index("GPUs")] for row in table.rows] == ["1", "4"]
+    assert [row[table.headers.index("error")] for row in table.rows] == ["+10.0 %"] * 2
