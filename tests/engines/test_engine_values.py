@@ -13,6 +13,7 @@ from medusa_sim.engines.engine_table import _DEFAULTS, _guessed
 from medusa_sim.engines.place import version_numbers
 from medusa_sim.engines.ranges import Deviation, MeasuredRange, band_factor
 from medusa_sim.engines.runtime import Runtime, load_runtime
+from medusa_sim.gpus.gpu import load_gpu
 
 
 def test_an_engine_reads_prompts_without_what_steps_that_decode_shown():
@@ -169,3 +170,13 @@ def test_kernels_alone_are_what_is_left_without_the_host_and_drafting():
     )
     kept = "linear_share", "attention_share", "experts_share", "filter_us"
     assert [alone[name] for name in (*beside, *kept)] == [0.0] * 5 + [1.0] * 4
+
+
+def test_whole_steps_run_a_cards_own_choice_of_kernels_but_for_those_of_the_paper():
+    runtime = replace(load_runtime("vllm"), kernels={"bf16": "sglang", "fp16": "paper", "fp8": "torch"})
+    gpu = replace(load_gpu("h100-sxm"), step_kernels={"bf16": "cutlass", "fp16": "cutlass"})
+    assert [runtime.step_kernels(gpu, dtype) for dtype in ("bf16", "fp16", "fp8")] == [
+        "cutlass",
+        "paper",
+        "torch",
+    ]

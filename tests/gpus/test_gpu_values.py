@@ -33,6 +33,10 @@ def test_a_link_joins_as_many_gpus_as_it_names_and_slower_ones_join_more():
     assert not replace(gpu, linked_gpus=0).exceeds_link(ranks).any()
 
 
+def test_watts_of_another_card_are_within_thirty_percent():
+    assert TRANSFER_ERROR == 0.3
+
+
 @pytest.mark.parametrize("error", [0.1, 2.0 * TRANSFER_ERROR])
 def test_a_lenders_watts_are_the_same_share_of_the_limit_at_the_same_shares_of_the_rates(error):
     lent = msgspec.structs.replace(
