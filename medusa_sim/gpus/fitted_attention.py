@@ -51,6 +51,8 @@ class AttentionPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     append_ratio: Ratio
     """Extra walk for every new key where each block appends K and V itself, as FlashAttention-2 does with a
     cache."""
+    by_token: bool = False
+    """Whether every token of a sequence has blocks of its own, in whole splits and waves (U5)."""
 
 
 class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

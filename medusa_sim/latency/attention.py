@@ -53,6 +53,13 @@ sequences as they come, b = batch of them, and waits for the last (`waves.turns_
 
 Splits of the keys are equal blocks and end together; s of 1 to 2 on average leave a share 2 - s whole.
 
+trtllm-gen decodes latent attention by token (`by_token`; FlashInfer, trtllm/fmha/fmhaKernels.cuh,
+computeCtaAndClusterConfig): each has tiles of its own, and all as many splits as the SMs hold, of 256 keys
+at least. A step waits for the longest sequence, or for the longest sum of n blocks in turn on an SM:
+
+    tiles  = batch q_len kv_heads ceil(g / tile_rows),  splits = min(max(floor(sms / tiles), 1), kv_len / 256)
+    turns  = n + 0.6 sqrt(n) (b - 1) / (b + 1),  n = ceil(load)  in place of max(a / c, 1)              (U5)
+
 Left in L2 (`cold=False`) bytes cost less (`waves.left_in_l2`).
 
 Verification by kernels that were not fitted to it is composed in `latency.verify_attention`.
@@ -88,6 +95,8 @@ _LENGTH_SPREAD = 0.6
 """
 SPLIT_MARGIN = 1.1
 """Share of blocks beyond an even spread over the SMs that the libraries' split rule leaves."""
+_LEAST_SPLIT_KEYS = 256.0
+"""Keys of a split of trtllm-gen, two of its tiles."""
 _APPENDS = 0.5
 """Least `append_ratio` of kernels whose blocks append new keys themselves."""
 NEVER = 1_000_000_000
@@ -146,8 +155,7 @@ class AttentionRun:
     def by_kernel(self, kernel: AttentionKernel | LatentKernel) -> KernelParts:
         """The path for wide rows, and for narrow ones where the library has its own."""
         operator = self.operator
-        rows = as_float(operator.q_len) * as_float(operator.heads) / as_float(operator.kv_heads)
-        is_narrow = rows <= kernel.narrow_rows
+        is_narrow = shared_rows(kernel.wide, operator) <= kernel.narrow_rows
         if kernel.narrow is None or not is_narrow.any():
             return self.by_faster(kernel.wide)
         narrow = self.by_faster(kernel.narrow)
@@ -190,16 +198,14 @@ class AttentionRun:
         rows, own_tiles, tokens_per_tile = row_tiles(path, one)
         tiles = batch * own_tiles
         blocks = np.ceil(kv_len / path.tile_keys)
-        splits: FloatArray = np.ones(())
-        if np.min(tiles, initial=gpu.sms) * SPLIT_MARGIN < gpu.sms:  # else tiles alone fill the SMs
-            spread = (SPLIT_MARGIN / gpu.sms) * blocks * tiles
-            if cold:
-                splits = np.where(may_split, blocks / np.minimum(_whole_blocks(spread), blocks), 1.0)
-            else:
-                splits = np.where(may_split, np.ceil(blocks / np.minimum(np.ceil(spread), blocks)), 1.0)
+        if path.by_token:
+            splits = _whole_splits(gpu.sms / tiles, kv_len, cold=cold)
+            may_split = splits > 1.0
+        else:
+            splits = _even_splits(gpu.sms, blocks, tiles, may_split, cold=cold)
         load = tiles * splits / gpu.sms
 
-        fraction = np.where(may_split, path.split_fraction, path.whole_fraction)
+        fraction = np.where(kv_len > path.split_above, path.split_fraction, path.whole_fraction)
         t_key = self.key_us(path) / fraction
         own_blocks = blocks / splits if cold else np.ceil(blocks / splits)
         chunk = np.minimum(own_blocks * path.tile_keys, np.maximum(kv_len, path.tile_keys))
@@ -218,7 +224,10 @@ class AttentionRun:
         memory_us = own_memory * (gpu.sms / (own_tiles * splits))
         blocks_us = load, path.ctas_per_sm, path.sharing, (start_us, chunk_us), memory_us
         if cold and not operator.is_causal:
-            turns = _turns(load / path.ctas_per_sm, batch, splits, plans=self.plans)
+            turns = load / path.ctas_per_sm
+            turns = (
+                _by_token(turns, batch) if path.by_token else _turns(turns, batch, splits, plans=self.plans)
+            )
             body, walk = balanced_us(*blocks_us, turns)
         else:
             body, walk = waves_us(*blocks_us)
@@ -246,6 +255,30 @@ def chosen_parts(where: BoolArray, first: KernelParts, other: KernelParts) -> Ke
 def _of_lengths(some: IntArray, values: FloatArray) -> FloatArray:
     """Those of the middle one of three axes; what does not vary along it stays as it is."""
     return values[:, some] if values.ndim == 3 and values.shape[1] > 1 else values
+
+
+def _even_splits(
+    sms: int, blocks: FloatArray, tiles: FloatArray, may_split: BoolArray, *, cold: bool
+) -> FloatArray:
+    """(A1), in a step averaged over lengths (A8)."""
+    if np.min(tiles, initial=sms) * SPLIT_MARGIN >= sms:  # tiles alone fill the SMs
+        return np.ones(())
+    spread = (SPLIT_MARGIN / sms) * blocks * tiles
+    if cold:
+        return np.where(may_split, blocks / np.minimum(_whole_blocks(spread), blocks), 1.0)
+    return np.where(may_split, np.ceil(blocks / np.minimum(np.ceil(spread), blocks)), 1.0)
+
+
+def _whole_splits(held: FloatArray, kv_len: FloatArray, *, cold: bool) -> FloatArray:
+    """Splits of (U5), where a longer context takes no less in a step. held: SMs for each tile."""
+    most = kv_len / _LEAST_SPLIT_KEYS
+    return np.clip(np.floor(held + 1e-9), 1.0, np.maximum(most, 1.0) if cold else np.ceil(most))
+
+
+def _by_token(load: FloatArray, batch: FloatArray) -> FloatArray:
+    """Turns of (U5)."""
+    waves = np.ceil(np.maximum(load - 1e-9, 1.0))
+    return waves + _LENGTH_SPREAD * np.sqrt(waves) * (batch - 1.0) / (batch + 1.0)
 
 
 def _turns(turns: FloatArray, batch: FloatArray, splits: FloatArray, *, plans: bool) -> FloatArray:
@@ -284,6 +317,12 @@ def _whole_integral(ends: FloatArray) -> FloatArray:
     return ends
 
 
+def shared_rows(path: AttentionPath, operator: Attention | LatentAttention) -> FloatArray:
+    """Query rows that share a K/V head, of one token where each has blocks of its own."""
+    rows = as_float(operator.heads) / as_float(operator.kv_heads)
+    return rows if path.by_token else rows * as_float(operator.q_len)
+
+
 def row_tiles(
     path: AttentionPath, operator: Attention | LatentAttention
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -293,6 +332,7 @@ def row_tiles(
     group = heads / kv_heads
     if not path.packs_gqa:
         group = np.where(q_len > 1.0, 1.0, group)
-    rows = q_len * group
-    tiles = batch * (heads / group) * np.ceil(rows / path.tile_rows)
-    return rows, tiles, np.minimum(q_len, path.tile_rows / group)
+    walks, tokens = (q_len, np.ones(())) if path.by_token else (np.ones(()), q_len)
+    rows = tokens * group
+    tiles = batch * (heads / group) * walks * np.ceil(rows / path.tile_rows)
+    return rows, tiles, np.minimum(tokens, path.tile_rows / group)

@@ -3,7 +3,7 @@ modules.
 
 The kernel walks over keys by (A1) to (A4) of `latency.attention`, with one K/V head of latent_dim + rope_dim
 values that all query rows share when absorbed, so that rows = q_len heads: q candidates of h heads are as
-good as h q heads.
+good as h q heads, but where each token has blocks of its own (U5).
 Prefill is causal attention with as many K/V heads as heads, of 192 and 128 values. A module adds its
 projections: with m = batch q_len, w and a the bytes of a projection's weights and activations and f its
 FLOPs, rows padded to 64 and columns to 128 (`Projections` has the other names)

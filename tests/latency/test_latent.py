@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,6 +22,9 @@ from medusa_sim.operators.latent import LatentAttention
 
 GPU = load_gpu("h100-sxm")
 KERNEL = LatentKernel(wide=PATH, fit=FIT)
+TOKENWISE = msgspec.structs.replace(PATH, by_token=True, tile_keys=128, split_above=0)
+FEW = msgspec.structs.replace(TOKENWISE, tile_rows=16)
+BY_TOKEN = LatentKernel(wide=TOKENWISE, narrow=FEW, narrow_rows=32, fit=FIT)
 MODULE = LatentKernel(
     wide=PATH,
     projections=Projections(
@@ -34,12 +38,15 @@ def time_us(operator: LatentAttention, kernel: LatentKernel = KERNEL, *, cold: b
     return float(latent_time(GPU, kernel, operator, cold=cold).time_us)
 
 
-@given(heads=st.sampled_from([1, 2, 16, 64, 128]), batch=st.sampled_from([1, 4, 64]), step=st.integers(0, 10))
-def test_time_does_not_fall_with_longer_caches_and_never_below_memory(heads, batch, step):
+@given(
+    kernel=st.sampled_from([KERNEL, BY_TOKEN]), heads=st.sampled_from([1, 2, 16, 64, 128]),
+    batch=st.sampled_from([1, 4, 64]), step=st.integers(0, 10),
+)  # fmt: skip
+def test_time_does_not_fall_with_longer_caches_and_never_below_memory(kernel, heads, batch, step):
     keys = 128 * 2**step
     shorter, longer = (latent(heads=heads, batch=batch, kv_len=length) for length in (keys, 2 * keys))
-    assert time_us(longer) >= time_us(shorter)
-    assert time_us(longer) >= float(memory_time_us(GPU, longer))
+    assert time_us(longer, kernel) >= time_us(shorter, kernel)
+    assert time_us(longer, kernel) >= float(memory_time_us(GPU, longer))
 
 
 @given(
@@ -110,6 +117,41 @@ def test_projections_of_a_module_are_those_of_the_equations():
             memory_us, 2 * 64 * 128 * float(each.k) * tiles / (0.7 * GPU.peak(each.dtype)) * 1e6
         )
     assert time_us(module, MODULE) == pytest.approx(told)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "tile", "splits", "blocks", "waves"),
+    [
+        ((8, 1, 16), 16, 16, 16, 128, 1), ((8, 1, 32), 16, 16, 8, 128, 1), ((8, 4, 16), 16, 16, 4, 128, 1),
+        ((8, 1, 128), 64, 64, 8, 128, 1), ((1, 1, 8), 8, 16, 16, 16, 1), ((64, 1, 32), 16, 16, 1, 128, 1),
+        ((64, 2, 32), 16, 16, 1, 256, 2), ((100, 1, 128), 64, 64, 1, 200, 2),
+    ],
+)  # fmt: skip
+def test_blocks_by_token_wait_for_the_longest_sequence(shape, rows, tile, splits, blocks, waves):
+    """(U5), number by number: 4,096 keys on 132 SMs, requests of unequal lengths."""
+    batch, queries, heads = shape
+    row = latent(batch=batch, q_len=queries, heads=heads, kv_len=4096)
+    key_us = 4 * row.head_dim * tile / (0.7 * GPU.peak("bf16") / GPU.sms) * 1e6
+    block_us = 3.0 + 0.01 * rows + (4096 / splits - 128) * key_us
+    walk_us = (waves + 0.6 * waves**0.5 * (batch - 1) / (batch + 1)) * block_us
+    memory_us = float(row.bytes) / (0.9 * GPU.bandwidth_bytes_per_s) * 1e6
+    combine_us = 2.0 + 0.4 * math.log2(splits) if splits > 1 else 0.0
+    assert blocks == batch * queries * math.ceil(heads / tile) * splits
+    assert time_us(row, BY_TOKEN) == pytest.approx(7.0 + combine_us + math.hypot(walk_us, memory_us))
+
+
+def test_a_fit_on_blackwell_has_tiles_of_few_and_of_many_heads():
+    card = load_gpu("b200")
+    grid = np.meshgrid([1.0, 8.0, 64.0, 256.0], [512.0, 4096.0, 32768.0], [1.0, 8.0, 16.0, 32.0, 128.0])
+    batch, keys, heads = (axis.ravel() for axis in grid)
+    operator = latent(batch=batch, kv_len=keys, heads=heads, q_len=np.ones_like(batch))
+    rows = Rows(operator, latent_time(card, BY_TOKEN, operator, cold=False).time_us)
+    found = fit_latent(rows, card, source="made up")
+    assert (found.narrow_rows, found.narrow.tile_rows, found.wide.tile_rows) == (32, 16, 64)
+    assert found.wide.by_token
+    assert found.narrow.by_token
+    assert found.fit.fit_error < 0.02
+    assert found.fit.heldout_error < 0.05
 
 
 def test_a_fit_finds_the_kernel_that_made_the_rows():

@@ -1,7 +1,7 @@
 """Fits the model of latent attention (`medusa_sim.latency.latent`) to measured rows of one GPU and kernel.
 
 Tile sizes and other whole numbers are found by coordinate search, the rest by least squares. Held-out errors
-leave out whole numbers of heads, or batches where there is one.
+leave out whole numbers of heads, or batches where there is one (of each path where a kernel has two).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from medusa_sim.arrays import as_float
+from medusa_sim.arrays import BoolArray, IntArray, as_float
 from medusa_sim.gpus.fitted_attention import AttentionPath, LatentKernel, Projections
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver, warm
-from medusa_sim.lab.calibrate.rows import Rows, require_rows
+from medusa_sim.lab.calibrate.rows import Rows, heldout_groups, require_rows
 from medusa_sim.lab.calibrate.search import coordinate_search, value_at
 from medusa_sim.lab.calibrate.starts import Bounds
-from medusa_sim.latency.attention import NEVER
+from medusa_sim.latency.attention import NEVER, shared_rows
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.latent import LatentAttention
 
@@ -42,12 +42,10 @@ _START: dict[str, object] = {
     "append_ratio": 0.0,
 }
 """Where that search starts."""
-_NARROW_ROWS = 1
-"""Triton has another kernel for one head, as for attention in which no heads share K and V."""
-_NARROW_GAIN = 0.6
-"""What a path for one head must lower the objective to, to be kept."""
-_LEAST_PATH_ROWS = 20
-"""Rows that both paths need."""
+_BY_TOKEN: dict[str, object] = {"by_token": True, "tile_keys": 128, "split_above": 0}
+_FEW_HEADS, _TILE_OF_FEW = 32, 16
+"""trtllm-gen, which every engine runs on Blackwell: tiles of 16 heads up to so many, of 64 beyond
+(FlashInfer, include/flashinfer/trtllm/fmha/fmhaKernels.cuh, selectMlaGenerationKernel)."""
 _BUDGET = Budget(search_rows=300, fit_rows=700, evaluations=16, band_rows=20)
 _Driver = FitDriver[LatentAttention, LatentKernel]
 _ORDER = ("batch", "q_len", "kv_len", "heads")
@@ -61,36 +59,48 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str) -> LatentK
     """
     require_rows(rows, source)
     driver: _Driver = FitDriver(gpu, warm(latent_time), _BUDGET)
-    return driver.with_fit(_search(rows, driver), rows, partial(_refit, driver=driver), source=source)
+    found = _search(rows, driver)
+    refit = partial(_refit, driver=driver)
+    return driver.with_fit(found, rows, refit, source=source, groups=_held_together(found, rows))
 
 
 def _search(rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
-    """One pass over the whole numbers, keeping what lowers the objective; perhaps a path for one head."""
+    """One pass over the whole numbers, keeping what lowers the objective; none where they are known."""
     subset = rows.thin(_BUDGET.search_rows, *_ORDER)
     projections = Projections(**_PROJECTIONS.starts) if rows.operator.projections else None
     path = msgspec.convert(_PATH.starts | _START, AttentionPath)
     start = LatentKernel(wide=path, projections=projections, fit=UNFITTED, name=rows.kernel)
+    if rows.operator.is_absorbed and projections is None and driver.gpu.architecture == "blackwell":
+        path = replace(path, **_BY_TOKEN)
+        few = replace(path, tile_rows=_TILE_OF_FEW)
+        return _refit(replace(start, wide=path, narrow=few, narrow_rows=_FEW_HEADS), rows, driver)
     refit = partial(_refit, rows=subset, driver=driver)
-    best, lowest = coordinate_search(
-        refit(start), _CHOICES, refit, lambda kernel: driver.cost(kernel, subset)
-    )
-    alone = as_float(subset.operator.q_len) * subset.operator.heads <= _NARROW_ROWS
-    is_enough = min(alone.sum(), (~alone).sum()) >= _LEAST_PATH_ROWS
-    if rows.operator.is_absorbed and projections is None and is_enough:
-        two = replace(best, narrow=best.wide, narrow_rows=_NARROW_ROWS)
-        two = refit(two)
-        if driver.cost(two, subset) < _NARROW_GAIN * lowest:
-            best = two
+    best, _ = coordinate_search(refit(start), _CHOICES, refit, lambda kernel: driver.cost(kernel, subset))
     return _refit(best, rows, driver)
+
+
+def _held_together(kernel: LatentKernel, rows: Rows[LatentAttention]) -> IntArray:
+    """Heads of each path, batches of one whose rows have one number of heads."""
+    if kernel.narrow is None:
+        return heldout_groups(rows)
+    groups, narrow = np.zeros(len(rows.time_us), dtype=np.int64), _is_narrow(kernel, rows)
+    for own in (narrow, ~narrow):
+        groups[own] = heldout_groups(rows.where(own))
+    return groups
 
 
 def _refit(kernel: LatentKernel, rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
     """Every path fitted to the rows that it serves, with the projections of a module."""
     if kernel.narrow is None:
         return _least_squares(kernel, "wide", rows, driver)
-    alone = as_float(rows.operator.q_len) * rows.operator.heads <= kernel.narrow_rows
-    kernel = _least_squares(kernel, "wide", rows.where(~alone), driver) if (~alone).any() else kernel
-    return _least_squares(kernel, "narrow", rows.where(alone), driver) if alone.any() else kernel
+    narrow = _is_narrow(kernel, rows)
+    kernel = _least_squares(kernel, "wide", rows.where(~narrow), driver) if (~narrow).any() else kernel
+    return _least_squares(kernel, "narrow", rows.where(narrow), driver) if narrow.any() else kernel
+
+
+def _is_narrow(kernel: LatentKernel, rows: Rows[LatentAttention]) -> BoolArray:
+    """Rows that the narrow path serves."""
+    return shared_rows(kernel.wide, rows.operator) <= kernel.narrow_rows
 
 
 def _least_squares(
