@@ -2,7 +2,7 @@
 
 (L1)  t = |t(b, s, K) + g more + g read, launches|_3 + extra       prompts ride on the step (N8)
         = t(b, s, K) + |g (linear(S) + logits) + g read, launches|_3 + extra    they have passes of their own
-      more = linear(b c + S) - (1 - k / E)^S sharing - decode,  c = 1 + match K tokens of each of b requests
+      more = linear(b c + S) - inactive(S) sharing - decode,  c = 1 + match K tokens of each of b requests
       read = sum attention(q_i, e_i) [and the drafter's] + drafter(S) + imbalance(S)
       S = sum q_i tokens of prompts whose chunks end at e_i
 

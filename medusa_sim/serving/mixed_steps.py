@@ -13,7 +13,7 @@
                     device = step(b) - (b - d) attend + g more(S) + g read(S)
                   = t(0) + |device, launches|_3 + extra       where they have passes of their own, with
                     device = g (linear(S) + logits) + g read(S)
-          more(S) = linear(d c + S) - (1 - k / E)^S sharing(b c) d / b - decode(b)
+          more(S) = linear(d c + S) - inactive(S) sharing(b c) d / b - decode(b)
           read(S) = attention of n prompts + that of the drafter + drafter(S) + imbalance(S)
 
 attend is the attention of one request that decodes. The other pieces are those of `step.prompt_kernels`; g,

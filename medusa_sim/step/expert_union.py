@@ -1,14 +1,16 @@
 """Distinct experts that the tokens of a step wake in a layer: the union whose weights are read.
 
-    (X1)  union = E (1 - (1 - k / E)^t),   t = b q^beta
+    (X1)  union = E (1 - p (p + 1) / ((p + t) (p + t + 1))),   p = 2 (E / k - 1),   t = b q^beta
 
-E experts, k of them for each token, b sequences with q tokens each. Tokens of different sequences choose
-independently (t = b q at beta 1); those of one sequence are alike and share experts, so that q of them wake
-as many as q^beta would. beta 0.76 meets the published unions of chains; trees, whose branches begin alike,
-share more. Known alternatives: `independent` tokens, and `disjoint` ones, which share no expert while there
-are any left (what benchmarks call balanced). In numbers: of E = 128 experts with k = 8 for each token, four
-sequences of one token wake 29. With four candidates each, 16 tokens, they wake 67: as many as 11.5 tokens of
-different sequences. All 16 of these would wake 82.
+E experts, k of them for each token, b sequences with q tokens each. Some experts are popular: how likely a
+token is to choose one has a Beta distribution over the experts, of mean k / E and shape 2 (`POPULARITY`), and
+the fraction is the chance that t tokens leave one out. Were all as likely, it would be (1 - k / E)^t. Tokens
+of different sequences choose independently (t = b q at beta 1); those of one sequence are alike and share
+experts, so that q of them wake as many as q^beta would. beta 0.78 meets the published unions of chains;
+trees, whose branches begin alike, share more. Known alternatives: `independent` tokens, and `disjoint` ones,
+which share no expert while there are any left (what benchmarks call balanced). In numbers: of E = 128 experts
+with k = 8 for each token, four sequences of one token wake 28. With four candidates each, 16 tokens, they
+wake 61: as many as 11.8 tokens of different sequences. All 16 of these would wake 73.
 
 Under expert parallelism each of R ranks holds E / R experts, and all wait for the one that most of the union
 falls to. Of u experts in E (or, without an end, of pairs) it has
@@ -28,7 +30,13 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Size
 from medusa_sim.step import OverlapName
 
-_NEARLY_ALL = 1.0 - 1e-12
+POPULARITY = 2
+"""Shape of the Beta distribution of (X1), large where experts are alike. DeepSeek and gpt-oss in three
+engines fit best with 2 (`benchmarks/hierarchy.py`; 1, 2, 3 and alike were tried). Two tokens of Cohere's
+mixture share 11.8 % of its 128 experts, which 1 gives (2: 9.1, alike: 6.25).
+"""
+_LEAST = 1e-12
+"""Beside 1: every token chooses every expert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +56,7 @@ class Overlap:
 
 CHAIN = Overlap(
     name="chain",
-    beta=0.76,
+    beta=0.78,
     low=0.6,
     high=1.0,
     source="least squares on unions of 4 to 16 consecutive tokens of four models with 128 or 256 experts "
@@ -57,14 +65,14 @@ CHAIN = Overlap(
 )
 TREE = Overlap(
     name="tree",
-    beta=0.56,
-    low=0.47,
-    high=0.66,
+    beta=0.67,
+    low=0.56,
+    high=0.72,
     source="unions of trees of 31 to 255 tokens on OLMoE-1B-7B, Qwen3-30B-A3B and Mixtral-8x7B "
     "(MoE-Spec, arXiv 2602.16052)",
 )
 INDEPENDENT = Overlap(
-    name="independent", beta=1.0, low=1.0, high=1.0, source="every token chooses alone: 55 % above chains"
+    name="independent", beta=1.0, low=1.0, high=1.0, source="every token chooses alone: 46 % above chains"
 )
 DISJOINT = Overlap(
     name="disjoint", beta=None, low=1.0, high=1.0, source="no two tokens share an expert: balanced benchmarks"
@@ -84,9 +92,17 @@ def union(
     beta = overlap.beta if isinstance(overlap, Overlap) else overlap
     if beta is None:
         return np.minimum(all_of_them, sequences * tokens * chosen)
-    missed = np.log1p(-np.minimum(chosen / all_of_them, _NEARLY_ALL))
-    woken: FloatArray = -all_of_them * np.expm1(sequences * tokens**beta * missed)
+    woken: FloatArray = all_of_them * (1.0 - left_out_share(all_of_them, chosen, sequences * tokens**beta))
     return woken
+
+
+def left_out_share(experts: Size, topk: Size, tokens: Size) -> FloatArray:
+    """Share of experts that none of so many independent tokens chooses (X1)."""
+    shape = np.maximum(POPULARITY * (as_float(experts) / as_float(topk) - 1.0), _LEAST)
+    share: FloatArray = np.ones(())
+    for step in range(POPULARITY):
+        share = share * ((shape + step) / (shape + step + as_float(tokens)))
+    return share
 
 
 def of_busiest(of_all: Size, ranks: int, held: Size = np.inf) -> FloatArray:

@@ -12,12 +12,12 @@ attention and logits,
     decode(b)  = linear(rows) - sharing(rows)       rows: b c tokens, padded as an engine pads them
     sharing(T) = experts of T independent tokens - experts of b requests with c tokens each
 
-and one that carries S prefill tokens too (a mixed step, `serving.mixed_steps`), where a token chooses k of E
-experts:
+and one that carries S prefill tokens too (a mixed step, `serving.mixed_steps`):
 
-    linear(b c + S) - (1 - k / E)^S sharing(b c)
+    linear(b c + S) - inactive(S) sharing(b c)
 
-Experts that a prompt activates anyway save nothing: (1 - k / E)^S is the share that none of its tokens does.
+Experts that a prompt activates anyway save nothing: inactive(S) is the share that none of its tokens does
+(X1).
 All of these, decode(b) too, are times of the kernels that read prompts (`Setting.prompt_runtime`): their
 difference is what prompts add.
 """
@@ -33,7 +33,7 @@ from medusa_sim.models.feed_forwards import MoE
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.expert_union import INDEPENDENT
+from medusa_sim.step.expert_union import INDEPENDENT, left_out_share
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
 from medusa_sim.step.pass_cost import device_us, timed_pass
@@ -132,9 +132,9 @@ def expert_sharing_us(
 
 
 def inactive_share(setting: Setting, tokens: FloatArray) -> FloatArray:
-    """(1 - k / E)^S: share of experts that none of S `tokens` activates, mean over layers; 0 without any."""
+    """inactive(S): share of experts that none of S `tokens` activates, mean over layers; 0 without any."""
     layers = setting.model.blocks(MoE)
-    inactive = (count * (1.0 - experts.topk / experts.experts) ** tokens for count, experts in layers)
+    inactive = (count * left_out_share(experts.experts, experts.topk, tokens) for count, experts in layers)
     return sum(inactive, start=np.zeros(np.shape(tokens))) / max(sum(count for count, _ in layers), 1)
 
 

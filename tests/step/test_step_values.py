@@ -406,14 +406,16 @@ def test_an_engine_charges_drafting_for_the_requests_of_one_host():
 @pytest.mark.parametrize(
     ("law", "tokens", "woken"),
     [
-        (INDEPENDENT, 2, 64 * (1 - (7 / 8) ** 2)), (DISJOINT, 2, 16.0), (DISJOINT, 9, 64.0),
-        (0.5, 4, 64 * (1 - (7 / 8) ** 2)),
+        (INDEPENDENT, 2, 64 * (1 - 14 / 16 * 15 / 17)), (DISJOINT, 2, 16.0), (DISJOINT, 9, 64.0),
+        (0.5, 4, 64 * (1 - 14 / 16 * 15 / 17)),
     ],
 )  # fmt: skip
 def test_two_requests_of_one_token_wake_as_many_experts_as_their_law_says(law, tokens, woken):
-    """Eight of 64 a token; four tokens of a sequence with exponent 0.5 count as two."""
+    """Eight of 64 a token, z = 14; four tokens of a sequence with exponent 0.5 count as two."""
     assert float(union(64, 8, 1, tokens, law)) == pytest.approx(woken)
-    assert float(union(64, 8, tokens, 1, INDEPENDENT)) == pytest.approx(64 * (1 - (7 / 8) ** tokens))
+    assert float(union(64, 8, tokens, 1, INDEPENDENT)) == pytest.approx(
+        64 * (1 - 14 / (14 + tokens) * 15 / (15 + tokens))
+    )
     assert (INDEPENDENT.beta, INDEPENDENT.low, INDEPENDENT.high) == (1.0, 1.0, 1.0)
     assert (DISJOINT.beta, DISJOINT.low, DISJOINT.high) == (None, 1.0, 1.0)
 
