@@ -13,7 +13,7 @@ from medusa_sim.gpus.fitted_links import CollectiveKernel, CollectiveRegime
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.kernels import GemmKernel, GemmTile
 from medusa_sim.lab.calibrate import attention as attention_fits
-from medusa_sim.lab.calibrate import collective, moe, stream, transfer
+from medusa_sim.lab.calibrate import collective, dispatch, moe, stream, transfer
 from medusa_sim.lab.calibrate.attention import _is_seen, _rows_per_head
 from medusa_sim.lab.calibrate.collective import _cheapest, _may_end, _regime
 from medusa_sim.lab.calibrate.driver import UNFITTED, FitDriver
@@ -28,6 +28,7 @@ from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.collective import Collective
+from medusa_sim.operators.dispatch import Dispatch
 from medusa_sim.operators.elementwise import Elementwise
 from medusa_sim.operators.operator import CONTEXT, GENERATION
 from medusa_sim.operators.recurrent import Recurrent
@@ -398,3 +399,24 @@ def test_a_prompts_convolution_is_bound_by_multiprocessors_beside_fast_memory(pa
         name="r", kind="gdn", dtype="bf16", batch=1, q_len=64, heads=4, key_heads=4, part=part, phase=phase
     )
     assert _may_hide(operator, gpu) is may
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fitted"), [((1, 1, 1), [(1, 1, 1)]), ((2, 4, 2), [(2, 4, 2)]), ((1, 2, 1), [(1, 1), (2,)])]
+)
+def test_ranks_of_one_node_are_fitted_before_those_of_several(monkeypatch, nodes, fitted):
+    seen: list[tuple[int, ...]] = []
+
+    def least(kernel: object, rows: Rows[Any], driver: object, bounds: object) -> object:
+        seen.append(tuple(rows.operator.nodes.tolist()))
+        return kernel
+
+    monkeypatch.setattr(dispatch, "_least_squares", least)
+    operator = Dispatch(
+        name="d", kind="dispatch", dtype="bf16", tokens=64.0, hidden=7168, experts=256, topk=8, ranks=8.0,
+        nodes=np.array(nodes),
+    )  # fmt: skip
+    spread = {name: np.broadcast_to(size, 3) for name, size in operator.sizes.items()}
+    rows = Rows(replace(operator, **spread), np.ones(3))
+    dispatch._refit(dispatch._start("x", per_expert=False), rows, None)
+    assert seen == fitted

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from medusa_sim.lab.measure import environment, kernels
+from medusa_sim.lab.measure import environment, kernels, together
 from medusa_sim.lab.measure.environment import differences
 from medusa_sim.lab.measure.record import _best_rates
 from medusa_sim.lab.measure.shapes import (
@@ -242,3 +242,14 @@ def test_every_case_of_two_models_is_there_once_at_its_level():
     assert [levels[level][2] / 1e10 for level in range(6)] == pytest.approx(
         [0.132176282, 1.21213297, 2.3135019, 1.59695811, 3.50084342, 0.0]
     )
+
+
+@pytest.mark.parametrize(
+    ("rounds", "differ", "steady"), [(5, 0.009, True), (4, 0.009, False), (5, 0.011, False)]
+)
+def test_a_session_is_steady_after_five_rounds_whose_speedups_agree_to_a_hundredth(
+    monkeypatch, rounds, differ, steady
+):
+    monkeypatch.setattr(together, "speedups_differ", lambda rows: differ)
+    session = SimpleNamespace(turns=SimpleNamespace(rounds=rounds), _rows=list)
+    assert Together._is_steady(session) is steady  # type: ignore[arg-type]
