@@ -43,6 +43,8 @@ class RequestLatency:
     cells: Cells
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
+    """Of a prefix before the prompt, which is attended to and not read again."""
 
     @property
     def batch(self) -> int:
@@ -78,8 +80,14 @@ class RequestLatency:
         )
 
     def _reading_us(self, drafter: Drafter | None, candidates: int) -> float:
-        setting = self.cells.surface.setting
-        step = prefill_step(setting, self.batch, self.prompt_tokens, drafter, candidates=candidates)
+        step = prefill_step(
+            self.cells.surface.setting,
+            self.batch,
+            self.prompt_tokens,
+            drafter,
+            candidates=candidates,
+            cached=self.cached_tokens,
+        )
         return float(step.time_us)
 
     @cached_property
@@ -132,21 +140,24 @@ def request_latency(
     batch: int,
     prompt_tokens: int,
     output_tokens: int,
+    cached_tokens: int = 0,
 ) -> RequestLatency:
     """The latency of a request that drafts with an option (None: decodes plainly) at one of its counts.
 
-    Raises UsageError for sizes below 1.
+    cached_tokens: of a prefix before its prompt. Raises UsageError for sizes below 1.
     """
     for name, value in (("batch", batch), ("prompt", prompt_tokens), ("output", output_tokens)):
         if value < 1:
             raise UsageError(f"{name} {value}: whole numbers from 1 are allowed")
-    contexts = np.linspace(prompt_tokens, prompt_tokens + output_tokens, _CONTEXTS)
+    first = cached_tokens + prompt_tokens
+    contexts = np.linspace(first, first + output_tokens, _CONTEXTS)
     options = () if option is None else at_counts([option], np.asarray([candidates]))
     every = price(scenario, [batch], contexts, options)
     return RequestLatency(
         cells=every.with_index(np.array([[[every.shape[-1] - 1]]])),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
+        cached_tokens=cached_tokens,
     )
 
 

@@ -86,6 +86,7 @@ class ServerSteps:
             fewer=partial(self._of_fewer, as_float(batch), step_us, attention_us, (s, configuration)),
             decode_steps=decode_steps,
             prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[s],
+            cached_tokens=np.broadcast_to(surface.cached_tokens, surface.asked_len.shape)[s],
             drafter=surface.loaded_drafter,
         )
 

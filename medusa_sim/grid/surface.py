@@ -14,7 +14,7 @@ from operator import add
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, Halves, IntArray
+from medusa_sim.arrays import FloatArray, Halves, IntArray, as_float
 from medusa_sim.engines.served_groups import longest_tokens
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cached_or_self import cached_or_self
@@ -139,6 +139,13 @@ class Surface:
         if traffic is None or self.grown_from is None:
             return None
         return np.maximum(traffic.prompt_tokens + self.asked_len - self.grown_from, 1.0)
+
+    @property
+    def cached_tokens(self) -> FloatArray | float:
+        """(lengths,) tokens of the prefix that is cached; 0 where what is longer is more prompt."""
+        if self.scenario.traffic is None or self.grown_from is not None:
+            return 0.0
+        return np.maximum(as_float(self.asked_len) - self.scenario.length, 0.0)
 
     @cached_or_self
     def in_flight(self) -> Surface:

@@ -128,6 +128,7 @@ class Recommendation:
             batch=int(self.cells.surface.batch[b]),
             prompt_tokens=prompt,
             output_tokens=output,
+            cached_tokens=max(int(self.cells.surface.asked_len[s]) - request_length(prompt, output), 0),
         )
 
     @cached_property

@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.serving.begun_prompts import Begun, begun_prompts
 from medusa_sim.serving.chance import binomial, log_normal, sums_by_place
 from medusa_sim.serving.request_cycle import RequestCycle, StepTimes
@@ -78,9 +78,16 @@ _NONE = np.zeros(())
 
 
 def mixed_step_law(
-    setting: Setting, traffic: Traffic, drafter: Drafter | None, cycle: RequestCycle
+    setting: Setting,
+    traffic: Traffic,
+    drafter: Drafter | None,
+    cycle: RequestCycle,
+    cached_tokens: FloatArray | float = 0.0,
 ) -> MixedStepLaw:
-    """(N8) of the cells of a cycle. drafter: what reads prompts too, where a cell drafts."""
+    """(N8) of the cells of a cycle. drafter: what reads prompts too, where a cell drafts.
+
+    cached_tokens: (cells,) of a prefix before each prompt, which it attends to.
+    """
     requests, verified_tokens = cycle.running, cycle.verified_tokens
     # steps that only decode, of all requests and of those that are present: averaged over how many are
     # absent, so that no edge of a tile falls on one number of requests
@@ -99,8 +106,11 @@ def mixed_step_law(
         return np.asarray(priced_us[np.searchsorted(priced_rows, some_rows)])
 
     present_us = decode_linear_us(setting, present, present_tokens, present_rows, linear_of_us(present_rows))
-    different, place = np.unique(cycle.prompt_tokens, return_inverse=True)
+    prompts = np.stack(np.broadcast_arrays(cycle.prompt_tokens, as_float(cached_tokens)))
+    (different, cached), place = np.unique(prompts, axis=1, return_inverse=True)
+    place = place.ravel()
     lengths = np.maximum(different[:, None] * log_normal(np.full(1, traffic.prompt_cv)), 1.0)
+    ends = lengths + cached[:, None]
     return MixedStepLaw(
         setting=setting,
         traffic=traffic,
@@ -116,8 +126,8 @@ def mixed_step_law(
         linear_us=linear_of_us(rows),
         drafter_us=drafter_linear_us(setting, drafter, rows),
         imbalance_us=imbalance_us(setting, rows),
-        prompt_attention_us=prompt_attention_us(setting, lengths, lengths).mean(axis=1)[place],
-        drafter_attention_us=drafter_attention_us(setting, drafter, lengths, lengths).mean(axis=1)[place],
+        prompt_attention_us=prompt_attention_us(setting, lengths, ends).mean(axis=1)[place],
+        drafter_attention_us=drafter_attention_us(setting, drafter, lengths, ends).mean(axis=1)[place],
         host=prompt_hosts(setting, cycle.candidates),
     )
 

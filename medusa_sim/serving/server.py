@@ -65,6 +65,8 @@ class ServedCells:
     """Steps of a request (N20); None: of a chain of `candidates` that emits so many tokens a step."""
     prompt_tokens: FloatArray | None = None
     """Mean tokens of a prompt; None: the traffic's."""
+    cached_tokens: FloatArray | float = 0.0
+    """Of a prefix before it, which it attends to and which is not read again."""
     drafter: Drafter | None = None
     """What reads prompts too, where a cell drafts."""
 
@@ -73,7 +75,7 @@ class ServedCells:
         """The shape of the cells."""
         given = (
             self.step_us, self.requests, self.candidates, self.tokens_per_step, self.attention_us,
-            self.decode_steps, self.prompt_tokens,
+            self.decode_steps, self.prompt_tokens, self.cached_tokens,
         )  # fmt: skip
         return np.broadcast_shapes(*(np.shape(each) for each in given if each is not None))
 
@@ -218,7 +220,9 @@ class FullServer(Server):
         cycle_of = partial(request_cycle, cells.setting, self.traffic, self._step_of, requests)
         # kernels are priced for this one alone: priced anew, a time per token would move by 0.4 % at most
         as_if_none_carried = cycle_of(steps_alone(cells.row(self.step_us)))
-        law = mixed_step_law(cells.setting, self.traffic, cells.drafter, as_if_none_carried)
+        law = mixed_step_law(
+            cells.setting, self.traffic, cells.drafter, as_if_none_carried, cells.row(cells.cached_tokens)
+        )
         return replace(law, cycle=cycle_of(law.step_times))
 
     def _step_of(self, running: FloatArray) -> tuple[FloatArray, FloatArray]:

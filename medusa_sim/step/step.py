@@ -49,14 +49,21 @@ def decode_step(setting: Setting, batch: Size, seq_len: Size) -> PassTimes:
 
 
 def prefill_step(
-    setting: Setting, batch: Size, seq_len: Size, drafter: Drafter | None = None, *, candidates: float = 1.0
+    setting: Setting,
+    batch: Size,
+    tokens: Size,
+    drafter: Drafter | None = None,
+    *,
+    candidates: float = 1.0,
+    cached: Size = 0,
 ) -> PassTimes:
-    """The whole prompt of `seq_len` tokens at once, with an engine's terms of prompts: (N8) of it alone.
+    """The whole prompt of so many tokens at once, with an engine's terms of prompts: (N8) of it alone.
 
     drafter: what reads the prompt too; None: none is loaded. candidates: tokens that the server's other steps
-    verify of each request, for which it captured its graphs; 1 without a drafter.
+    verify of each request, for which it captured its graphs; 1 without a drafter. cached: tokens of a prefix
+    before the prompt, which it attends to.
     """
-    prompt = prefill(batch, seq_len)
+    prompt = prefill(batch, tokens, cached)
     step = timed_pass(setting.latency, replace(_target_work(setting, prompt), runtime=setting.prompt_runtime))
     for work in drafter_works(setting, drafter, prompt):
         step = step + timed_pass(setting.latency, work)

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.expert_union import CHAIN, Overlap
@@ -76,9 +76,10 @@ def of_fullest(count: Size, schedulers: int) -> FloatArray:
     return np.asarray(np.ceil(np.asarray(count, dtype=np.float64) / schedulers))
 
 
-def prefill(batch: Size, seq_len: Size) -> Workload:
-    """The whole prompt at once."""
-    return Workload(phase="prefill", batch=batch, seq_len=seq_len, query_tokens=seq_len)
+def prefill(batch: Size, tokens: Size, cached: Size = 0) -> Workload:
+    """All `tokens` of a prompt at once, behind a prefix of `cached` tokens that is not read again."""
+    ends = as_float(tokens) + cached if np.any(cached) else tokens
+    return Workload(phase="prefill", batch=batch, seq_len=ends, query_tokens=tokens)
 
 
 def decode(batch: Size, seq_len: Size) -> Workload:

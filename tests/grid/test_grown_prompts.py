@@ -5,8 +5,10 @@ import pytest
 
 from medusa_sim import Scenario
 from medusa_sim.grid.cells import price
+from medusa_sim.grid.request_latency import request_latency
 from medusa_sim.plan.break_even import break_even_context
 from medusa_sim.plan.verdict import verdict_codes
+from medusa_sim.step.prompt_kernels import prompt_attention_us
 
 ASKED = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.75,0.6,0.5"}
 PROMPT, OUTPUT = 896, 256
@@ -44,6 +46,30 @@ def test_prompts_stay_the_traffics_unless_they_grow():
     assert float(grown.server.token_us[0, 0, 0]) > 1.5 * float(cached.server.token_us[0, 0, 0])
     same = price(scenario, [64], [1024], grown_from=1024)
     assert same.server.token_us == pytest.approx(price(scenario, [64], [1024]).server.token_us, rel=1e-12)
+
+
+def test_a_prompt_attends_to_the_cached_prefix_before_it():
+    """3,000 new tokens behind 27,000 cached ones, in a server and alone on the engine."""
+    scenario = served(3000, length_cv=0.0)
+    length, cached = scenario.length, 27_000
+    short, long = (price(scenario, [1], [tokens]).server for tokens in (length, length + cached))
+    plain = scenario.setting
+    ends = [prompt_attention_us(plain, np.array([3000.0]), np.array([end])) for end in (3000.0, 30_000.0)]
+    more_us = float((ends[1] - ends[0])[0])
+    assert more_us > 0.5 * float(short.first_token_us[0, 0, 0])
+    gained_us = float(long.first_token_us[0, 0, 0] - short.first_token_us[0, 0, 0])
+    assert gained_us == pytest.approx(more_us, rel=0.1)  # and one step that is longer
+    alone = [
+        request_latency(
+            scenario, None, 1, batch=1, prompt_tokens=3000, output_tokens=OUTPUT, cached_tokens=many
+        )
+        for many in (0, cached)
+    ]
+    assert alone[1].plain_first_token_us - alone[0].plain_first_token_us == pytest.approx(more_us, rel=0.1)
+    assert alone[1].plain_decode_us > alone[0].plain_decode_us
+    asked = [scenario.recommend(1, seq_len=tokens).answer for tokens in (length, length + cached)]
+    told = [answer.request_latencies[0].cached_tokens for answer in asked]
+    assert told == [0, cached]
 
 
 def test_the_shortest_request_has_a_token_of_prompt():
