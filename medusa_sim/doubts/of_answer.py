@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from medusa_sim.doubts.acceptance import acceptance_of_shorter_contexts
+from medusa_sim.doubts.acceptance import acceptance_of_shorter_contexts, acceptance_of_shorter_requests
 from medusa_sim.doubts.of_scenario import requests_too_long
 from medusa_sim.doubts.one_model import told_by_another_model
 from medusa_sim.doubts.terms import terms_out_of_range
@@ -31,9 +31,10 @@ def answer_doubts(scenario: Scenario, tokens: float, requests: tuple[int, int]) 
 def length_doubts(scenario: Scenario, tokens: float) -> list[str]:
     """Contexts longer than the model's positions, or than those at which its acceptance was measured.
 
-    With traffic both are already among the scenario's doubts.
+    Those of its requests are among the scenario's doubts already; a cached prefix may be longer.
     """
-    lines = [] if scenario.traffic is not None else list(acceptance_of_shorter_contexts(scenario, tokens))
+    told = any(acceptance_of_shorter_requests(scenario))
+    lines = [] if told else list(acceptance_of_shorter_contexts(scenario, tokens))
     if tokens > scenario.model.max_seq_len and not any(requests_too_long(scenario)):
         lines.append(
             f"length {tokens:.10g} is beyond the {scenario.model.max_seq_len} positions of "

@@ -71,7 +71,7 @@ def scenario_doubts(scenario: Scenario, candidates: int | None = None) -> tuple[
 
 
 def grave_doubts(scenario: Scenario) -> tuple[str, ...]:
-    """The doubts that may overturn an answer: acceptance, engine or device were never measured."""
+    """The doubts that may overturn an answer: acceptance, engine or device were never measured there."""
     return tuple(line for listed, lines in _told(scenario) if listed.is_grave for line in lines)
 
 
@@ -223,13 +223,13 @@ def trees_without_attention(scenario: Scenario) -> Iterator[str]:
 RULES: tuple[Listed, ...] = (
     Listed(whose_acceptance, of_acceptance=True, is_grave=True),
     Listed(typed_acceptance, of_acceptance=True, is_grave=True),
+    Listed(acceptance_of_shorter_requests, of_acceptance=True, is_grave=True),
     Listed(local_kernels, is_grave=True),
     Listed(unmeasured_engine, is_grave=True),
     Listed(guessed_acceptance, of_acceptance=True, of_guesses=True),
     Listed(acceptance_of_outputs, of_acceptance=True),
     Listed(workload_of_medusa, of_acceptance=True),
     Listed(lossless_as_given, of_acceptance=True),
-    Listed(acceptance_of_shorter_requests, of_acceptance=True),
     Listed(requests_too_long),
     Listed(equal_requests),
     Listed(notes_of_the_model),

@@ -12,7 +12,7 @@ from numbers_in_text import numbers
 
 import medusa_sim as ms
 from medusa_sim.doubts.of_answer import length_doubts
-from medusa_sim.doubts.of_scenario import scenario_doubts
+from medusa_sim.doubts.of_scenario import grave_doubts, scenario_doubts
 from medusa_sim.engines.runtime import load_runtime, runtime_names
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.axes import Grid
@@ -237,6 +237,10 @@ def test_contexts_beyond_those_of_the_acceptance_are_shown_once():
     busy = known.but(prompt_tokens=1000, output_tokens=100)
     assert (told(scenario_doubts(busy)), told(length_doubts(busy, 4096))) == (1, 0)
     assert not told(scenario_doubts(known))
+    # requests of a known length behind a cached prefix that is longer
+    cached = known.but(prompt_tokens=500, output_tokens=100)
+    assert (told(scenario_doubts(cached)), told(length_doubts(cached, 4096))) == (0, 1)
+    assert told(grave_doubts(busy)) == 1  # it may overturn the answer: among the first that are shown
     assert not length_doubts(Scenario(**CHAIN), 8192)  # nobody said
 
 
