@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Fit and print, write nothing.")
+_PARALLEL = ("tp", "ep", "dp_attention")
 WORTH_A_WORD = 0.10
 """Relative error of a run in the fit from which something else than the terms is wrong."""
 
@@ -132,6 +133,9 @@ def _errors(fitted: Sequence[FittedKernel]) -> list[dict[str, Any]]:
     "draft_model",
     "draft_vocab",
     "dtype",
+    "weight_dtype",
+    "kv_dtype",
+    *_PARALLEL,
     changes={"model": {"default": None, "help": "The model that was served."}},
 )
 @click.option(
@@ -170,6 +174,7 @@ def _engine(
     from medusa_sim.data import user_data_dir
     from medusa_sim.engine_runs.bench import read_bench
     from medusa_sim.engine_runs.bench_row import taken_as_plain
+    from medusa_sim.engine_runs.run import refuse_other_model
     from medusa_sim.lab.calibrate.engine_fit import fitted_runtime
     from medusa_sim.lab.calibrate.runtime_file import check_runtime_name, runtime_path, write_runtime
     from medusa_sim.scenario.scenario import Scenario
@@ -186,8 +191,11 @@ def _engine(
     if untold := taken_as_plain(rows, shape.drafts):
         say(f"note: {untold}")
     # plain decoding: drafts that cost nothing, which every engine runs
-    plain = {key: given[key] for key in ("gpu", "model", "kernels", "dtype")}
+    kept = ("gpu", "model", "kernels", "dtype", "weight_dtype", "kv_dtype", *_PARALLEL)
+    plain = {key: given[key] for key in kept}
     setting = Scenario(**plain, runtime=runtime, drafter="ngram", acceptance=1.0, data_dir=data_dir).setting
+    for row in rows:
+        refuse_other_model(setting.model.name, row)
     fitted = fitted_runtime(
         setting,
         rows,
@@ -240,7 +248,8 @@ def _tell(fitted: FittedRuntime) -> None:
         if abs(each.error) > WORTH_A_WORD:
             say(
                 f"warning: {each.row.source} is given {percent(each.error, 0, signed=True)} off; check "
-                "--gpu, --model, --dtype, the drafter, and that the server was full for most of the run"
+                "--gpu, --tp, --model, its formats, the drafter, and that the server was full for most of "
+                "the run"
             )
 
 

@@ -172,4 +172,6 @@ def _of_csv(path: Path) -> Iterator[BenchRow]:
             raise DataError(
                 f"{named(path)} line {line}: concurrency, prompt and output are needed in every row"
             )
+        model = given.get("model", "")
+        values["model"] = "" if pd.isna(model) else str(model)
         yield BenchRow(source=f"{path.name} line {line}", tool="csv", **values)

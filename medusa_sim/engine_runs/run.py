@@ -55,8 +55,8 @@ def engine_run(
         measured = _of_row(row, plain)
         if asked.get("drafts") and not row.drafts and counts is None and not _ACCEPTED & asked.keys():
             raise UsageError(
-                f"{row.source}: reports no drafts; give what {asked['drafts']} gave (--accepted-by-position, "
-                "--tokens-per-step, --counters), or a run with them"
+                f"{row.source}: reports no drafts; give what {asked['drafts']} drafts gave "
+                "(--accepted-by-position, --tokens-per-step, --counters), or a run with them"
             )
         by_position = (
             not scenario.drafting.drafter_class.looks_up
@@ -121,13 +121,18 @@ def known_model(given: str) -> str:
         return ""
 
 
-def _refuse_others(scenario: Scenario, row: BenchRow) -> None:
-    """Raises UsageError for a run of another model or engine than the scenario's."""
-    model, own = known_model(row.model), scenario.model.name
+def refuse_other_model(own: str, row: BenchRow) -> None:
+    """Raises UsageError for a run of another model than `own`, where both are known."""
+    model = known_model(row.model)
     if model and model != own and known_model(own):
         raise UsageError(
             f"{row.source} is a run of {row.model}, not of {own}: give --model {model}, or a run of {own}"
         )
+
+
+def _refuse_others(scenario: Scenario, row: BenchRow) -> None:
+    """Raises UsageError for a run of another model or engine than the scenario's."""
+    refuse_other_model(scenario.model.name, row)
     runtime = scenario.runtime
     # by their kernel sets: a runtime of one's own has a name of its own
     if row.engine and runtime.engine is not None and load_runtime(row.engine).library != runtime.library:

@@ -24,6 +24,8 @@ from medusa_sim.scenario.arguments import ARGUMENTS
 
 _OUTPUT_TOKENS = 256
 _PROMPTS_PER_REQUEST = 8
+_OF_THE_SERVER = ("dtype", "weight_dtype", "kv_dtype", "tp", "ep", "dp_attention")
+"""Arguments of the set-up that both runs have, beside GPU, model and engine."""
 
 
 def ab_script(answer: Recommendation, settings: EngineSettings) -> str:
@@ -85,15 +87,19 @@ def _read(engine: EngineExport, part: Chosen) -> str:
         "gpu": scenario.gpu.name,
         "model": scenario.model.name,
         "runtime": scenario.runtime.name if engine.is_local else engine.name,
-        "weight-dtype": scenario.arguments.weight_dtype if engine.is_local else None,
         "drafter": part.drafter,
         "draft-model": None if draft is None else draft.name,
         "drafts": str(part.plan.drafts) if engine.is_local or not engine.synthetic_by_position else None,
         "name": None if engine.is_local else "mine",
     }
     options = [f"--{name} {for_shell(value)}" for name, value in told.items() if value]
-    if engine.is_local and scenario.arguments.acceptance is not None:
-        options.append(shlex.join(ARGUMENTS["acceptance"].words(scenario.arguments.acceptance)))
+    known = (*_OF_THE_SERVER, "acceptance") if engine.is_local else _OF_THE_SERVER
+    given = {name: getattr(scenario.arguments, name) for name in known}
+    options += [
+        shlex.join(ARGUMENTS[name].words(value))
+        for name, value in given.items()
+        if value != ARGUMENTS[name].default
+    ]
     return " ".join(["plain_*.json*", f"{_label(part)}_*.json*", *options])
 
 

@@ -12,7 +12,7 @@ from medusa_sim.engine_runs.bench import is_bench, read_bench
 from medusa_sim.engine_runs.bench_row import BenchRow, Shape, checked, with_shape
 from medusa_sim.engine_runs.load_generators import rows_of_result
 from medusa_sim.engine_runs.log import drafts_of, lines_of, logged
-from medusa_sim.engine_runs.run import _of_counts, _of_row, _rows, engine_run, told_by
+from medusa_sim.engine_runs.run import _of_counts, _of_row, _rows, engine_run, refuse_other_model, told_by
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.scenario.question import Measured
 from medusa_sim.scenario.scenario import Scenario
@@ -267,6 +267,18 @@ def test_a_runs_plain_one_is_that_of_as_many_requests(tmp_path):
     assert _rows([csv(tmp_path, "50,500,200,0,1,8", "52,500,200,3,2.5,12")], {}, scenario)[2] is None
     with pytest.raises(UsageError, match=r"no run at 2\."):
         _rows([csv(tmp_path, "2,500,200,0,1,8")], {"batch": 2.05}, scenario)
+
+
+def test_a_table_names_the_model_of_each_row(tmp_path):
+    """As `validate served` reads it; other columns of its are left alone."""
+    path = tmp_path / "runs.csv"
+    path.write_text("model,tp,concurrency,prompt,output,tpot_ms\nqwen3-8b,4,1,500,200,8\n,4,2,500,200,9\n")
+    named, unnamed = read_bench(path, Shape())
+    assert (named.model, unnamed.model) == ("qwen3-8b", "")
+    refuse_other_model("qwen3-8b", named)
+    refuse_other_model("llama-3.1-8b", unnamed)
+    with pytest.raises(UsageError, match="give --model qwen3-8b"):
+        refuse_other_model("llama-3.1-8b", named)
 
 
 def test_files_of_two_models_are_refused(tmp_path):

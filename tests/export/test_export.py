@@ -371,6 +371,18 @@ def test_ab_gives_vllm_the_rates_and_both_runs(eagle):
     )
     assert script.count("vllm bench serve") == 2 * script.count("predicted at batch")
     assert "calibrate" in script
+    assert "--tp" not in script.splitlines()[-1]
+
+
+def test_ab_fits_a_runtime_with_the_gpus_and_formats_that_were_served():
+    asked = Scenario(
+        gpu="h100-sxm", model="llama-3.3-70b", drafter="eagle3", acceptance=0.6, runtime="vllm", tp=4,
+        weight_dtype="fp8",
+    )  # fmt: skip
+    answer = recommend(asked, Question(batch_max=4))
+    words = shlex.split(ab_script(answer, engine_settings(answer, "vllm", draft_path="d")).splitlines()[-1])
+    assert words[words.index("--tp") + 1] == "4"
+    assert words[words.index("--weight-dtype") + 1] == "fp8"
 
 
 def test_ab_of_the_other_engines(eagle):

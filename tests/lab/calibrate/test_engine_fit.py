@@ -162,6 +162,27 @@ def test_the_command_prints_every_run_and_writes_the_runtime(tmp_path):
         assert refused.exit_code == 2
 
 
+def test_the_command_fits_the_gpus_and_the_model_that_were_served(tmp_path):
+    asked = Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm", drafter="ngram", acceptance=1.0, tp=4
+    ).setting
+    lines = [f"{row.concurrency},{row.itl_us},128,512,llama-3.1-8b" for row in made_rows(asked, (1, 8, 64))]
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(["concurrency,itl_us,prompt,output,model", *lines]))
+    named = ("calibrate", "engine", str(path), "--gpu", "h100-sxm", "--name", "mine", "--dry-run")
+    shown = ("--format", "csv")
+    errors = [
+        pd.read_csv(
+            pd.io.common.StringIO(answered(*named, "--model", "llama-3.1-8b", *tp, *shown).stdout)
+        ).error
+        for tp in (("--tp", "4"), ())
+    ]
+    assert errors[0].abs().max() < 0.02 < errors[1].abs().max()
+    refused = run(*named, "--model", "llama-3.2-3b", "--tp", "4")
+    assert refused.exit_code == 2
+    assert "give --model llama-3.1-8b" in refused.stderr
+
+
 @pytest.mark.parametrize(("model", "name"), [("llama-3.1-8b", "Llama-3.1-8B"), ("qwen3-14b", "Qwen3-14B")])
 @pytest.mark.parametrize("inherited", ["vllm-0.11", "vllm-0.33"])
 def test_measured_servers_are_given_within_five_percent(shared_data, model, name, inherited):
