@@ -43,6 +43,11 @@ def chosen_command(answer: Comparison, row: Mapping[str, Any], draft_path: str |
     command says which. Raises UsageError where the engine cannot be told the set-up.
     """
     scenario, asked, most = answer.scenario(row), answer.question, answer.most_requests(row)
+    if row["engine"] not in _SERVED:
+        raise UsageError(
+            f"{row['engine']}: no whole command is written for it, only for {', '.join(_SERVED)}; "
+            "medusa-sim recommend shows the same set-up, and for llama.cpp --export llama-cpp its options"
+        )
     speculation = None
     if row["drafter"] != NO_DRAFTER:
         searched = scenario.but(max_drafts=int(row["drafts"]))

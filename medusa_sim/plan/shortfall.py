@@ -19,6 +19,10 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 
 _MOST_CHANGES = 3
 """Changes that are listed."""
+_NARROWER = {"fp8": 1.0, "int4": 0.5}
+"""Formats of weights to try, with the bytes of an element."""
+_NARROWER_FILES = {"llama.cpp": ("Q8_0", "Q4_K_M"), "mlx": ("8bit", "4bit")}
+"""Types of file instead, of engines that read those; in the same order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +119,11 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
     gpus = sorted((load_gpu(name, folder) for name in gpu_names(folder)), key=lambda gpu: gpu.memory_bytes)
     larger = [gpu for gpu in gpus if gpu.memory_bytes > scenario.gpu.memory_bytes]
     tps = [tp for tp in (2, 4, 8, 16) if tp > scenario.parallel.tp]
+    forms = _NARROWER_FILES.get(scenario.runtime.library, tuple(_NARROWER))
     yield largest(1, batch, lambda size: tried(f"--batch {size}", size=size))
     yield (
         tried(f"--weight-dtype {form}", weight_dtype=form)
-        for form, size in (("fp8", 1.0), ("int4", 0.5))
+        for form, size in zip(forms, _NARROWER.values(), strict=True)
         if size < BYTES_PER_ELEMENT[scenario.model.weight_dtype]
     )
     yield (tried(f"--tp {tp}", tp=tp) for tp in tps)
@@ -132,4 +137,4 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
         for gpu in larger
         if tried(f"--gpu {gpu.name}", gpu=gpu.name) is None  # one is enough: do not try several
     )
-    yield (tried(f"--weight-dtype int4 --tp {tp}", weight_dtype="int4", tp=tp) for tp in tps)
+    yield (tried(f"--weight-dtype {forms[-1]} --tp {tp}", weight_dtype=forms[-1], tp=tp) for tp in tps)

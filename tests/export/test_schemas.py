@@ -251,6 +251,15 @@ def test_an_engine_without_a_server_is_one_error():
         launch_command(scenario, "llama-cpp", 4, 4096, None)
 
 
+def test_a_set_up_of_llama_cpp_is_told_where_its_options_are():
+    found = ms.compare(
+        "qwen3-8b", gpus="rtx-4090", counts=1, engines="llama.cpp", drafters="ngram", batches=4
+    )
+    with pytest.raises(UsageError, match="--export llama-cpp") as refused:
+        chosen_command(found.answer, found.answer.chosen)
+    assert "unknown" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("asked", "written"),
     [("0.20", "0.20"), ("0.22", "0.20"), ("0.24", "0.24"), ("0.26", "0.24"), ("0.27", ""), ("0.19", "")],

@@ -196,6 +196,17 @@ def test_a_change_that_would_fit_is_the_least_that_does():
     assert shortfall(SMALL, 1, 60_000).changes[0].option == "--weight-dtype fp8"
 
 
+@pytest.mark.parametrize(
+    ("runtime", "gpu", "length", "file"),
+    [("llama.cpp", "rtx-4090", 70_000, "Q8_0"), ("mlx", "m1", 4096, "8bit")],
+)
+def test_an_engine_of_files_is_told_a_type_of_file(runtime, gpu, length, file):
+    local = Scenario(gpu=gpu, model="llama-3.1-8b", runtime=runtime, drafter="ngram", acceptance=0.5)
+    options = [change.option for change in shortfall(local, 1, length).changes]
+    assert f"--weight-dtype {file}" in options
+    assert not any("fp8" in option for option in options if "weight" in option)
+
+
 def test_several_of_another_card_are_the_fewest_and_smallest_that_do():
     """Where one of a GPU does, several of it are no change that is told."""
     large = SMALL.but(model="llama-3.1-70b")
@@ -320,19 +331,26 @@ def test_a_model_of_810_gb_takes_sixteen_cards_of_80():
     assert "--tp 16" in [change.option for change in shortfall(large, 1, 64).changes]
 
 
-@pytest.mark.parametrize(("request_", "nearest"), [((500, 20), 0), ((1300, 20), 1), ((9000, 20), 1)])
+@pytest.mark.parametrize(
+    ("request_", "nearest", "cached"), [((500, 20), 0, 2), ((1300, 20), 1, 738), ((9000, 20), 1, 0)]
+)
 def test_a_request_is_timed_at_the_nearest_length_of_the_smallest_and_largest_batch_that_fits(
-    monkeypatch, request_, nearest
+    monkeypatch, request_, nearest, cached
 ):
-    """Lengths of 512 and 2,048; of batches 1, 4 and 16 the last has no room."""
+    """Lengths of 512 and 2,048; of batches 1, 4 and 16 the last has no room.
+
+    What is longer than the request half way through its output is a cached prefix: 512 - (500 + 20 / 2).
+    """
     monkeypatch.setattr(recommendation, "configuration_at", lambda ranges, place: ranges[place])
     monkeypatch.setattr(
         recommendation, "request_latency", lambda scenario, option, count, **sizes: (option, count, sizes)
     )
     fits = np.ones((3, 2, 2), np.bool_)
     fits[2] = False
+    lengths = np.array([512, 2048])
+    surface = SimpleNamespace(seq_len=lengths, asked_len=lengths, batch=np.array([1, 4, 16]))
     cells = SimpleNamespace(
-        surface=SimpleNamespace(seq_len=np.array([512, 2048]), batch=np.array([1, 4, 16])), fits=fits,
+        surface=surface, fits=fits,
         configurations=SimpleNamespace(option_of=str, candidates=np.arange(0, 60, 10)),
     )  # fmt: skip
     answer = SimpleNamespace(
@@ -340,7 +358,7 @@ def test_a_request_is_timed_at_the_nearest_length_of_the_smallest_and_largest_ba
     )
     answer._request_latency = partial(Recommendation._request_latency, answer)
     requests_of, first = Recommendation.request_latencies.func, 3 * nearest
-    sizes = dict(zip(("prompt_tokens", "output_tokens"), request_, strict=True))
+    sizes = {"prompt_tokens": request_[0], "output_tokens": request_[1], "cached_tokens": cached}
     assert requests_of(answer) == (
         (f"{first}", 10 * first, {"batch": 1, **sizes}),
         (f"{first + 1}", 10 * (first + 1), {"batch": 4, **sizes}),
