@@ -118,10 +118,10 @@ def left_out(scenario: Scenario, grid: Grid) -> list[str]:
     if not missing:
         return []
     listed = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-    shape = " chains of" if scenario.chain_only else ""
+    shape = "chains" if scenario.chain_only else "chains or trees"
     text = (
         f"candidates {listed} left out: acceptance {scenario.profile.name} with drafter "
-        f"{scenario.drafting.method} describes no{shape} so many"
+        f"{scenario.drafting.method} describes no {shape} of so many"
     )
     return [f"{text}; {scenario.where_trees_run}" if scenario.where_trees_run else text]
 

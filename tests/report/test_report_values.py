@@ -37,7 +37,7 @@ from medusa_sim.report.recommend.drafting_facts import _drafts
 from medusa_sim.report.recommend.server_facts import server_facts
 from medusa_sim.report.recommend.tables import drafts_text
 from medusa_sim.report.sweep import screen as sweep_screen
-from medusa_sim.report.sweep.page import cards, compared, pays_at
+from medusa_sim.report.sweep.page import best_card, cards, compared, pays_at
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table, overview_table
@@ -276,6 +276,12 @@ def test_cards_of_a_sweep_tell_its_first_middle_and_last_batch(swept):
             expected = [row.speedup, row.speedup_low, row.speedup_high]
             assert told == pytest.approx(expected, abs=0.005001)
     assert free[1].split()[0] == str(int(answered.free.whole[0]))
+
+
+def test_a_card_of_a_batch_without_room_says_so_and_advises_nothing():
+    answered = sweep_answer(SCENARIO, Grid.of([1, 4000], [4096], [1, 2]))
+    assert best_card(answered, 1)[1:] == ("no room", "it does not fit even without speculation")
+    assert "room" not in best_card(answered, 0)[1]
 
 
 @pytest.mark.parametrize(("free", "share", "told"), [(1, 0.0, ("1 token", 0)), (3, 0.05, ("3 tokens", 2))])

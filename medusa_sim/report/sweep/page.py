@@ -103,7 +103,7 @@ def cards(answer: SweepAnswer) -> tuple[tuple[str, str, str], ...]:
     return (
         *(best_card(answer, b) for b in sorted({0, grid.batch.size // 2, grid.batch.size - 1})),
         (
-            f"speculation pays for certain at, {at}",
+            f"speculation pays for certain, {at}",
             pays_at(break_even),
             f"it {break_even_text(break_even, 'batch')}",
         ),
@@ -119,6 +119,8 @@ def best_card(answer: SweepAnswer, b: int) -> tuple[str, str, str]:
     """The best count at a batch and the first length."""
     grid, row = answer.grid, b * answer.grid.seq_len.size
     at, count = f"batch {grid.batch[b]}, length {grid.seq_len[0]}", int(answer.column("candidates")[row])
+    if not answer.column("fits_memory")[row]:
+        return at, "no room", "it does not fit even without speculation"
     if count == 1:
         return at, "do not speculate", "plain decoding is the fastest"
     gain, low, high = answer.gains[row]
