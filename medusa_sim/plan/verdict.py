@@ -3,7 +3,8 @@
 A batch pays where the 80 % interval of the best speedup lies above 1, loses where it lies at or below, and is
 uncertain between. What a range says follows from its ends:
 
-- an uncertain stretch between two that pay pays as well, one between two that lose loses;
+- an uncertain stretch between two that pay pays as well unless it is wider than both (by the ratio of its
+  ends), one between two that lose loses;
 - elsewhere it stays uncertain. Drafts are made in it from a side that pays up to the last batch before the
   predicted gain ends; where nothing pays, in the widest run of predicted gains (by the ratio of its ends).
 
@@ -39,6 +40,11 @@ class Stretch:
     first: int
     last: int
     verdict: Verdict
+
+    @property
+    def width(self) -> float:
+        """Ratio of its ends: as many times more requests as it spans."""
+        return (self.last + 1) / self.first
 
 
 def verdict_of(low: FloatArray, high: FloatArray) -> Verdict:
@@ -110,7 +116,8 @@ def stretches(values: IntArray, codes: IntArray) -> tuple[Stretch, ...]:
     at = 1
     while at < len(merged) - 1:
         before, here, after = merged[at - 1 : at + 2]
-        if here.verdict == "uncertain" and before.verdict == after.verdict:
+        is_narrow = before.verdict == "loses" or here.width <= max(before.width, after.width)
+        if here.verdict == "uncertain" and before.verdict == after.verdict and is_narrow:
             merged[at - 1 : at + 2] = [Stretch(before.first, after.last, before.verdict)]
         else:
             at += 1

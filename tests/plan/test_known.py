@@ -42,6 +42,7 @@ def found(letters: str):
     ("letters", "kinds", "spans", "text"),
     [
         ("PPnngPPLL", "pl", ((1, 7),), "loses 8 9"),
+        ("PgngggPgg", "pupu", ((1, 2), (4, 9)), None),  # 2 to 6 is wider than 1 and than 7
         ("PPgngLL", "pul", ((1, 3),),
          "pays 2, uncertain 5 3 loses 7"),
         ("PPgg", "pu", ((1, 4),), "pays 2 uncertain 4"),
