@@ -30,7 +30,7 @@ _OPS = "CSV or Parquet with op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,
 def time(
     *, ops: Path, names: dict[str, Any], runtime: str, cache: str, output: Output, data_dir: Path | None
 ) -> None:
-    r"""Predicted time of every row of operators: predicted_us, low_us, high_us, bound, source.
+    """Predicted time of every row of operators: predicted_us, low_us, high_us, bound, source.
 
     Every row is one launch. low_us and high_us hold 80 % of measurements of shapes that the fit has not seen.
 
@@ -59,7 +59,7 @@ def time(
     Columns engine and kernel (or backend), and a collective's version, choose whose kernel; the column
     kernels says which it was. A column of the file that already has one of the new names is kept as
     given_NAME.
-    """
+    """  # noqa: D301  # click reads the character, not its escape
     from medusa_sim.engines.runtime import load_runtime
     from medusa_sim.gpus.gpu import load_gpu
     from medusa_sim.operators.table import row_chunks

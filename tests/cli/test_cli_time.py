@@ -255,3 +255,9 @@ def test_each_file_is_scored_under_its_own_name(tmp_path):
     assert "norms.csv" in norms
     assert "rms_norm" in norms
     assert "rms_norm" not in layers
+
+
+def test_the_help_page_keeps_the_lines_of_its_table():
+    lines = [line.strip() for line in run("time", "--help").output.splitlines()]
+    assert "Kinds of rows (op), and their columns:" in lines
+    assert not any("\\b" in line for line in lines)
