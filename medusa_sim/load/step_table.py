@@ -148,7 +148,8 @@ class StepTable:
         self, drafts: int, requests: int, chunks: Sequence[tuple[int, int]], step_s: float = 0.0
     ) -> float:
         """Seconds that chunks (tokens, end) of prompts add to a step of step_s."""
-        linear_s, sharing_s = (of.item(drafts, requests) for of in (self.decode_linear_s, self.sharing_s))
+        linear_s = self.decode_linear_s.item(drafts, requests)
+        sharing_s = self.sharing_s.item(drafts, requests)
         tokens = self.decoded_tokens(drafts, requests)
         return self.prompts.added_s(tokens, chunks, step_s, linear_s, sharing_s)
 

@@ -116,8 +116,9 @@ def stretches(values: IntArray, codes: IntArray) -> tuple[Stretch, ...]:
     at = 1
     while at < len(merged) - 1:
         before, here, after = merged[at - 1 : at + 2]
-        is_narrow = before.verdict == "loses" or here.width <= max(before.width, after.width)
-        if here.verdict == "uncertain" and before.verdict == after.verdict and is_narrow:
+        is_between_equals = here.verdict == "uncertain" and before.verdict == after.verdict
+        is_wider = here.width > max(before.width, after.width)
+        if is_between_equals and not (before.verdict == "pays" and is_wider):
             merged[at - 1 : at + 2] = [Stretch(before.first, after.last, before.verdict)]
         else:
             at += 1
