@@ -34,6 +34,8 @@ _OTHERWISE = {
 """What people type, without marks between words, and how names begin that say it here."""
 _ALIKE = 0.6
 """Share of the letters that a misspelt name has in common with what is meant, at least."""
+_SLIP = 0.9
+"""Of a name that a finger missed: drafter typed as draftr."""
 _FAMILY = 3
 """Letters that are a family's name at least: h100, gpt, llama."""
 _AS_NEAR = 0.1
@@ -112,6 +114,8 @@ def names_meant(given: str, allowed: Iterable[str]) -> list[str]:
     ['gpt-oss-120b', 'gpt-oss-20b']
     >>> names_meant("h1000", ["a100", "h100-pcie", "h100-sxm", "v100"])
     ['h100-pcie', 'h100-sxm']
+    >>> names_meant("draftr", ["draft_runtime", "drafter"])
+    ['drafter', 'draft_runtime']
     """
     names, raw = sorted(allowed), given[:SHOWN_CHARACTERS].strip().lower()
     if meant := [name for name in names if raw and name.lower().startswith(raw)]:
@@ -122,7 +126,8 @@ def names_meant(given: str, allowed: Iterable[str]) -> list[str]:
         same = [name for name in names if letters[name] == begins]
         meant = same or [name for name in names if begins and letters[name].startswith(begins)]
         if meant:
-            return meant[:MOST_MEANT]
+            slips = [] if same else [name for name in names if _is_slip(typed, letters[name])]
+            return list(dict.fromkeys([*slips, *meant]))[:MOST_MEANT]
     if meant := [name for name in names if typed in re.split(r"[-_ ]", name.lower())]:
         return meant[:MOST_MEANT]
     scores = {name: score for name in names if typed and (score := _nearness(typed, letters[name]))}
@@ -139,6 +144,13 @@ def names_meant(given: str, allowed: Iterable[str]) -> list[str]:
 def _letters(name: str) -> str:
     """A name in lower case without spaces and marks between its words."""
     return "".join(each for each in name.lower() if each.isalnum())
+
+
+def _is_slip(typed: str, name: str) -> bool:
+    """Whether one differs from the other by a letter or two."""
+    from difflib import SequenceMatcher
+
+    return typed != name and SequenceMatcher(None, typed, name).ratio() >= _SLIP
 
 
 def _same_begin(typed: str, name: str) -> int:

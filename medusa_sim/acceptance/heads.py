@@ -197,7 +197,7 @@ def node_probabilities(tree: CandidateTree, heads: HeadAccuracy) -> FloatArray:
     if tree.ranks_used > heads.ranks:
         raise CoverageError(
             f"the tree uses rank {tree.ranks_used - 1}, accuracies are known for ranks 0..{heads.ranks - 1}; "
-            "extend them with a fitted tail or with zeros"
+            "extend them with --tail fit or zeros"
         )
     accuracy = np.ones(tree.candidates)
     accuracy[1:] = heads.conditional()[tree.depths[1:] - 1, tree.ranks[1:]]

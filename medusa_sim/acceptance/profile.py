@@ -12,6 +12,7 @@ Beside the tree, scheme, workload and heads in use change acceptance (`adjustmen
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -297,7 +298,9 @@ def acceptance_path(name_or_path: str, data_dir: str | os.PathLike[str] | None =
     if path is None:
         if Path(name_or_path).is_file():
             raise SpecError(f"acceptance {shown(name_or_path)}: a file of a profile ends in .toml or .csv")
-        raise SpecError(unknown_name("acceptance profile", name_or_path, acceptance_names(data_dir)))
+        rate = re.fullmatch(r"\s*(\d{1,2}(?:\.\d+)?)\s*%\s*", name_or_path)
+        share = f"; a rate is a share: {float(rate[1]) / 100:g}" if rate else ""
+        raise SpecError(unknown_name("acceptance profile", name_or_path, acceptance_names(data_dir)) + share)
     return path
 
 

@@ -98,7 +98,7 @@ class CandidateTree:
             if len(path) > 1 and path[:-1] not in unique:
                 raise SpecError(
                     f"{where}: path {_shown(path)} lacks its prefix {_shown(path[:-1])}; "
-                    "list it, or say that the list names leaves only"
+                    "list it, or add --leaves-only where the list names leaves alone"
                 )
         return cls(tuple(sorted(unique, key=lambda p: (len(p), p))))
 

@@ -69,8 +69,8 @@ def specs(
     the error to expect.
     """
     given = {name: value for name, value in set_up.items() if take.is_given(name)}
-    if kind == COVERAGE:
-        _coverage(names, given, output, data_dir)
+    if kind == COVERAGE or names == (COVERAGE,):
+        _coverage(names if kind else (), given, output, data_dir)
         return
     if given:
         option = ARGUMENTS[next(iter(given))].option.partition("/")[0]

@@ -14,7 +14,7 @@ import click
 from medusa_sim.cli import examples, say
 from medusa_sim.cli import options as take
 from medusa_sim.cli.output import Output
-from medusa_sim.errors import ThresholdError, UsageError
+from medusa_sim.errors import SpecError, ThresholdError, UsageError
 
 if TYPE_CHECKING:
     from medusa_sim.gpus.gpu import Gpu
@@ -75,7 +75,7 @@ def _rows(
     from medusa_sim.acceptance.profile import load_acceptance
     from medusa_sim.engines.runtime import load_runtime
     from medusa_sim.gpus.gpu import load_gpu
-    from medusa_sim.lab.validate.operators import scores
+    from medusa_sim.lab.validate.operators import scores, unit_meant
     from medusa_sim.lab.validate.regrets import regrets
     from medusa_sim.operators.table import read_rows
     from medusa_sim.step.rows import predicted_rows
@@ -84,18 +84,30 @@ def _rows(
         raise UsageError("validate needs rows: FILE (operator rows with a time_us column)")
     judged, lost = [], []
     gpu = load_gpu(names.pop("gpu"), data_dir)
+    refused: SpecError | None = None
     for path in files:
-        rows = predicted_rows(
-            read_rows(path, need_time=True),
-            gpu,
-            load_runtime(runtime, data_dir),
-            leave_out=lambda line: say(f"left out: {line}"),
-            cold=cache == "cold",
-            data_dir=data_dir,
-            **names,
-        )
+        measured = read_rows(path, need_time=True)
+        try:
+            rows = predicted_rows(
+                measured,
+                gpu,
+                load_runtime(runtime, data_dir),
+                leave_out=lambda line: say(f"left out: {line}"),
+                cold=cache == "cold",
+                data_dir=data_dir,
+                **names,
+            )
+        except SpecError as error:  # no kernel for any of its rows
+            refused = error
+            if len(files) > 1:
+                say(f"left out: {path.name}: {error}")
+            continue
+        if unit := unit_meant(rows):
+            say(f"{path.name}: time_us is microseconds; the times look like {unit}")
         judged += [(path, score) for score in scores(rows, gpu)]
         lost += [(path, regret) for regret in regrets(rows, load_acceptance("paper-fig21", data_dir))]
+    if refused is not None and not judged:
+        raise refused
     frame = pd.DataFrame([{"file": path.name, **dataclasses.asdict(score)} for path, score in judged])
     regret = [{"file": path.name, **dataclasses.asdict(each)} for path, each in lost]
     if output.form == "table":
@@ -103,7 +115,7 @@ def _rows(
 
         parts = [
             output.drawn(score_table([score for file, score in judged if file == path], path.name))
-            for path in files
+            for path in dict.fromkeys(file for file, _ in judged)
         ]
         if lost:
             parts.append(output.drawn(regret_table([each for _, each in lost])))

@@ -20,9 +20,10 @@ import numpy as np
 from msgspec import Meta
 
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.data import shipped_dir
 from medusa_sim.errors import SpecError, check_kind, shown
 from medusa_sim.gpus.carried import Chip
-from medusa_sim.gpus.gpu_names import LOCAL_HARDWARE, gpu_name, gpu_path, unknown_gpu
+from medusa_sim.gpus.gpu_names import LOCAL_HARDWARE, device_names, gpu_name, gpu_path, unknown_gpu
 from medusa_sim.gpus.inheritance import (
     Inheritance,
     InheritFile,
@@ -54,6 +55,8 @@ _NUMBERS = (
 )  # fmt: skip
 """Numbers of a file that are numbers of a `Gpu`."""
 _WHAT = "a hardware file"
+_MISSPELT = 0.85
+"""Letters in common (`difflib`) that make an architecture another's, misspelt."""
 _KERNELS = re.compile(r"^\[kernels\b", re.MULTILINE)
 _OTHERS = re.compile(r"\n\s*\[+(?!kernels\b)")
 """Headings of tables of kernels, and of all others."""
@@ -283,7 +286,23 @@ def _state_of(name: str, data_dir: str | os.PathLike[str] | None) -> FileState:
 
 @lru_cache(maxsize=128)
 def _parsed(state: FileState) -> _GpuFile:
-    return _parse(state.path, toml_of(_text(state), state.path, _WHAT))
+    file = _parse(state.path, toml_of(_text(state), state.path, _WHAT))
+    if not state.path.is_relative_to(shipped_dir()):
+        _refuse_misspelt(file.gpu)
+    return file
+
+
+def _refuse_misspelt(gpu: Gpu) -> None:
+    """Refuse an architecture that is nearly a shipped GPU's: kernels are borrowed by its name."""
+    from difflib import get_close_matches
+
+    known = {architecture_of(name, shipped_dir()) for name in device_names(shipped_dir())}
+    near = get_close_matches(gpu.architecture, known, n=1, cutoff=_MISSPELT)
+    if near and gpu.architecture not in known:
+        raise SpecError(
+            f"{gpu.path}: architecture: given {shown(gpu.architecture)}; did you mean {near[0]!r}? "
+            "A new architecture needs a name unlike that"
+        )
 
 
 @lru_cache(maxsize=128)

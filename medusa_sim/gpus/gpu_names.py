@@ -112,6 +112,8 @@ def gpu_path(name: str, data_dir: str | os.PathLike[str] | None) -> Path | None:
 
 def unknown_gpu(name: str, data_dir: str | os.PathLike[str] | None) -> str:
     """One line about a GPU that has no file: a relative that has one, and how to write another."""
+    if "," in name:
+        return f"gpu {shown(name)}: one GPU is asked about here; `medusa-sim compare` takes several"
     if (near := relative_of(name)) is None:
         return f"{unknown_name('GPU', name, device_names(data_dir))}; {_OWN_FILE}"
     return f"GPU {shown(name)} has no file here; its nearest relative is {near!r}; {_OWN_FILE}"

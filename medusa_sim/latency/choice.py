@@ -163,11 +163,14 @@ class _Search:
         gpu, kind = self.gpu, self.kind
         has = sorted({key for kernels in tables.values() for key in kernels})
         of_set = "" if self.is_everywhere else f", kernel set {self.asked.set_name!r}"
-        elsewhere = [name for name, held in gpu.kernels.items() if name not in tables and kind.table(held)]
-        listed = f" ({', '.join(elsewhere)})" if elsewhere else ""
+        form = self.operator.forms[0]
+        elsewhere = [
+            name for name, held in gpu.kernels.items() if name not in tables and form in kind.table(held)
+        ]
+        other_set = f", --kernels {' or '.join(elsewhere)}" if elsewhere else ""
         return SpecError(
-            f"gpu {gpu.name!r}{of_set}: no {kind.section} kernel for {self.operator.forms[0]!r} "
-            f"(it has: {', '.join(has) or 'none'}); choose another GPU, dtype or --kernels{listed}, "
+            f"gpu {gpu.name!r}{of_set}: no {kind.section} kernel for {form!r} "
+            f"(it has: {', '.join(has) or 'none'}); choose another GPU or dtype{other_set}, "
             "or fit it: medusa-sim calibrate"
         )
 

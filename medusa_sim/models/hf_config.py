@@ -8,6 +8,7 @@ and is not modelled is refused by name, not guessed.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +44,8 @@ _LENGTHS = {"max_seq_len": "max_position_embeddings", "model_max_length": "max_p
 _INNER = ("text_config", "llm_config", "language_config")
 """Where multimodal configs keep the decoder."""
 _FAMILIES_READ = "docs/models.md lists the families that are read"
+_CLASS_ENDING = re.compile(r"For[A-Z]\w+$")
+"""What classes of unlike models share: ForCausalLM, ForConditionalGeneration."""
 
 
 class _Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,7 +245,9 @@ def _unknown(given: object, name: object, allowed: Iterable[str]) -> str:
     """Why a family cannot be read."""
     if isinstance(name, str) and (what := unmodelled(name)) is not None:
         return f"given {shown(given)}: not modelled: its {what}"
-    near = names_meant(name, allowed) if isinstance(name, str) else []
+    by_stem = {_CLASS_ENDING.sub("", each): each for each in allowed}
+    stem = _CLASS_ENDING.sub("", name) if isinstance(name, str) else ""
+    near = [by_stem[meant] for meant in names_meant(stem, by_stem)]
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"given {shown(given)}{meant}; {_FAMILIES_READ}; or name a model of like sizes"
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import BoolArray
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import UsageError, check_kind
 from medusa_sim.grid.cell import Cell, best_cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
@@ -247,6 +247,8 @@ class Recommendation:
 
     def _indices(self, batch: int, seq_len: int) -> tuple[int, int]:
         """(b, s) of a batch and length among those searched."""
+        for name, value in (("batch", batch), ("seq_len", seq_len)):
+            check_kind(name, value, "a whole number", (int, np.integer))
         surface = self.cells.surface
         b, s = np.flatnonzero(surface.batch == batch), np.flatnonzero(surface.seq_len == seq_len)
         if not b.size or not s.size:

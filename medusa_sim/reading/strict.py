@@ -96,6 +96,8 @@ def _told(wrong: msgspec.ValidationError, content: Any, form: Any, key: str) -> 
     if problem.startswith("Expected "):
         allowed = problem.removeprefix("Expected ").partition(", got ")[0].replace("`", "")
         allowed = _TYPE.sub(lambda name: _WORDS[name[0]], allowed).replace(" | ", " or ")
+        if allowed == _WORDS["object"] and (keys := _names(info)):
+            allowed = f"{allowed} with {keys}"
         problem = words if "regex" in allowed else ", ".join(filter(None, (allowed, words)))
     elif problem.startswith("Invalid "):  # a word that is not listed, or no date
         problem = words or _names(info)

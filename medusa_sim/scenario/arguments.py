@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 MOST_TOKENS = 10**9
 """Of a prompt or an output."""
 _DTYPES = ("fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4")
-_WEIGHTS = (*_DTYPES, "int4", "mxfp4")
+_WEIGHTS_ALONE = ("int4", "mxfp4")
+_WEIGHTS = (*_DTYPES, *_WEIGHTS_ALONE)
 _MACHINE, _DRAFTS, _FORMATS = "Engine and GPUs", "Drafts and acceptance", "Number formats"
 _REQUESTS, _ASKED = "Requests", "What is asked for"
 
@@ -159,6 +160,7 @@ class Arguments(Declared):
         "Arithmetic of the linear layers [the model's].",
         _FORMATS,
         choices=_DTYPES,
+        belong_to=("--weight-dtype", _WEIGHTS_ALONE),
         label="Arithmetic",
     )
     weight_dtype: str | None = argument(

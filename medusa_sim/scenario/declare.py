@@ -93,6 +93,8 @@ class Argument:
     """Names that it may be, where they are few and fixed."""
     others: tuple[str, ...] = ()
     """Further names, which menus leave out."""
+    belong_to: tuple[str, tuple[str, ...]] = ("", ())
+    """Another option with names that are looked for here."""
     names: str = ""
     """The kind of its values (`gpu`, `model`, `batch`, ...): read and listed by `cli.values.NAMES`."""
     required: bool = False
@@ -116,6 +118,9 @@ class Argument:
     def unknown(self, value: str, runtime: object = None) -> str:
         """The error for a name that is no choice; runtime: the engine whose names it lists."""
         what, engine = self.called, str(getattr(runtime, "name", runtime or ""))
+        option, names = self.belong_to
+        if value.lower() in names:
+            return f"{what} {shown(value)}: {option} takes it (here: {', '.join(self.choices)})"
         also = {name: named_file(name) for name in self.others}
         if known := [name for name in self.others if name in read_by(engine)]:
             return unknown_name(

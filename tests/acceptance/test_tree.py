@@ -120,7 +120,7 @@ def test_public_formats_and_leaf_lists_only_when_asked():
     with pytest.raises(SpecError, match="did you mean 'second'"):
         parsed_tree('{"first": [[0]], "second": [[0]]}', name="secnd")
     assert CandidateTree.from_paths([[0, 1], [2]], leaves_only=True).candidates == 4
-    with pytest.raises(SpecError, match="leaves only"):
+    with pytest.raises(SpecError, match="--leaves-only"):
         CandidateTree.from_paths([[0, 1], [2]])
 
 

@@ -257,6 +257,29 @@ def test_each_file_is_scored_under_its_own_name(tmp_path):
     assert "rms_norm" not in layers
 
 
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1e-3, "milliseconds"), (1e-6, "seconds"), (1e3, "nanoseconds")]
+)
+def test_times_in_another_unit_are_asked_about(tmp_path, factor, unit):
+    (tmp_path / "rows.csv").write_text(
+        f"op,m,n,k,dtype,time_us\ngemm,8192,11008,4096,fp16,{7000.0 * factor}\n"
+    )
+    words = ("validate", "rows", "--gpu", "a40", tmp_path / "rows.csv")
+    assert answered(*words).stderr == f"rows.csv: time_us is microseconds; the times look like {unit}\n"
+
+
+def test_a_file_without_a_kernel_is_left_out_and_the_others_are_judged(tmp_path):
+    for dtype in ("nvfp4", "fp16"):
+        line = f"op,m,n,k,dtype,time_us\ngemm,8,11008,4096,{dtype},150\n"
+        (tmp_path / f"{dtype}.csv").write_text(line)
+    words = ("validate", "rows", "--gpu", "a40", tmp_path / "nvfp4.csv")
+    told = run(*words).stderr
+    assert told.startswith("Error: gpu 'a40', kernel set 'sglang': no gemm kernel for 'nvfp4'")
+    done = answered(*words, tmp_path / "fp16.csv")
+    assert done.stderr == told.replace("Error: ", "left out: nvfp4.csv: ")
+    assert done.stdout.startswith("fp16.csv")
+
+
 def test_the_help_page_keeps_the_lines_of_its_table():
     lines = [line.strip() for line in run("time", "--help").output.splitlines()]
     assert "Kinds of rows (op), and their columns:" in lines

@@ -221,7 +221,8 @@ def test_charts_of_a_reproduction_stand_three_in_a_row(monkeypatch, tmp_path, ch
 
 
 def test_coverage_is_listed_of_a_card_a_model_or_an_engine():
-    every = frame("specs", "--kind", "coverage")
+    every = frame("specs", "coverage")
+    assert every.equals(frame("specs", "--kind", "coverage"))
     engine = str(every.engine[0])
     named = every.dropna(subset=["gpu", "model"])
     for option, column in (("--gpu", "gpu"), ("--model", "model")):

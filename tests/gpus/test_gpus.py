@@ -172,6 +172,7 @@ def test_other_broken_files_name_what_is_wrong(tmp_path):
         ("schema", True, "schema that this version reads"),
         ("name", "other", "'test-gpu'"),
         ("architecture", "Ampere 2", "lower-case"),
+        ("architecture", "amper", "did you mean 'ampere'?"),
         ("peak_flops_per_s", {}, "empty"),
     ):
         content = _content()
@@ -180,6 +181,9 @@ def test_other_broken_files_name_what_is_wrong(tmp_path):
     content = _content()
     content["sms"]["value"] = 131.5
     _fails(tmp_path, content, "sms.value", "whole number")
+    content["sms"] = 80
+    _fails(tmp_path, content, "sms: given 80; allowed: a table with note, source, value")
+    content = _content()
     content = _content()
     content["peak_flops_per_s"]["fp12"] = content["peak_flops_per_s"]["fp16"]
     _fails(tmp_path, content, "peak_flops_per_s.fp12", "unknown dtype")

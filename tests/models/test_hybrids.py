@@ -264,6 +264,13 @@ def test_infinity_where_no_size_depends_on_it(tmp_path):
     assert _load(tmp_path, {**DELTA, "text_config": text}).layers == 8
 
 
+def test_an_ending_that_all_classes_share_makes_no_model_alike(tmp_path):
+    with pytest.raises(SpecError, match=r"'FooBarForCausalLM'.; docs/models.md lists"):
+        _load(tmp_path, {"architectures": ["FooBarForCausalLM"]})
+    with pytest.raises(SpecError, match="did you mean LlamaForCausalLM"):
+        _load(tmp_path, {"architectures": ["LamaForCausalLM"]})
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("layer_types", ["linear_attention"]), ("mamba_ssm_dtype", "int3"), ("linear_num_value_heads", 0)],

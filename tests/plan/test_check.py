@@ -104,6 +104,7 @@ def test_slow_rounds_and_slow_plain_steps_are_named():
     found = _checked(plain_tpot_ms=plain_ms + 2.0)
     assert found.off == ("plain",)
     assert "2.00 ms too slow" in found.sentence
+    assert "which the round does not show" in found.sentence
     assert found.answer.low_us < found.answer.run.time_us < found.answer.high_us
 
 

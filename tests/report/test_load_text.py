@@ -139,7 +139,7 @@ def test_requests_at_one_rate_are_compared_by_their_mean_time():
 
 def test_a_schedule_is_shown_by_its_ends():
     assert loaded._entries([(1, 5), (9, 1), (17, 0)]) == "1-8 requests: 5 drafts; 9-16: 1; from 17: 0"
-    assert loaded._entries([(1, 1)]) == "from 1 requests: 1 draft"
+    assert loaded._entries([(1, 1)]) == "from 1 request: 1 draft"
 
 
 @pytest.mark.parametrize(

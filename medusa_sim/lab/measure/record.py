@@ -148,10 +148,12 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
     """
     make_folder(folder)
     record = Recorder(folder)
-    if not any(folder.glob("*.csv")) and not (folder / META).exists():
+    has_rows = any(folder.glob("*.csv"))
+    if not has_rows and not (folder / META).exists():
         return record, meta
     if not resume:
-        raise UsageError(f"{folder} holds rows; add --resume to go on with them, or choose another --out")
+        held = "rows" if has_rows else f"the {META} of a run without rows"
+        raise UsageError(f"{folder} holds {held}; add --resume to go on with it, or choose another --out")
     record.load()
     if not (folder / META).exists():
         raise DataError(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SIZE_EDGES = (16, 64, 128, 512)
 """Upper ends of the ranges of m that are reported; 129..512 is the hard one."""
 DECIDING_MAX = 512
+_OTHER_UNITS = {"seconds": 1e6, "milliseconds": 1e3, "nanoseconds": 1e-3}
+"""Units that times are in by mistake, in microseconds."""
 _TOLD_MORE = ("tokens", "hidden", "inter", "experts", "topk", "tp")
 
 
@@ -69,6 +71,12 @@ def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:
                 score = _score(rows[keep], name, operator.form, label)
                 judged.append(replace(score, kernels=place))
     return judged
+
+
+def unit_meant(frame: pd.DataFrame) -> str:
+    """The unit that the times are probably in where it is not microseconds; empty where it is."""
+    ratio = float(np.median(frame["predicted_us"] / frame["time_us"]))
+    return next((unit for unit, us in _OTHER_UNITS.items() if 0.2 < ratio / us < 5.0), "")
 
 
 def _ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, BoolArray]]:

@@ -109,7 +109,9 @@ def _part_text(check: EngineCheck, part: CheckedPart) -> str:
         f"{what} is {duration(off_us)} too {'slow' if slow else 'fast'} "
         f"({duration(part.measured_us * times)}, predicted {duration(part.predicted_us * times)})"
     )
-    return f"{text}, which is {cost}" if run.drafts else text
+    if not run.drafts:
+        return text
+    return f"{text}, which is {cost}" if part.costs_us else f"{text}, which the round does not show"
 
 
 def next_text(check: EngineCheck, part: CheckedPart) -> str:

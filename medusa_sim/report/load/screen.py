@@ -16,7 +16,7 @@ from medusa_sim.report.load.words import at_rate, policy_text
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.measured import measured_facts
-from medusa_sim.report.words.numbers import percent, significant
+from medusa_sim.report.words.numbers import number_of, percent, significant
 from medusa_sim.report.words.scenario import acceptance_facts, asked_text, at_once, kernel_facts, request_text
 
 
@@ -74,7 +74,7 @@ def server_facts(test: LoadTest) -> Iterator[Fact]:
 def runs_text(test: LoadTest) -> str:
     """`3 runs of 1,000 requests, searches with the first 666 of each`: what figures are means of."""
     requests, searched = test.sample.count, search_requests(test)
-    runs = f"{test.seeds} run{'s' * (test.seeds > 1)} of {requests:,} request{'s' * (requests > 1)}"
+    runs = f"{number_of('runs', test.seeds)} of {number_of('requests', requests)}"
     return runs if searched == requests else f"{runs}, searches with the first {searched:,} of each"
 
 
@@ -139,7 +139,7 @@ def context_text(answer: LoadAnswer) -> list[str]:
     if answer.context is None:
         return []
     requests, break_even = answer.context
-    many = f"{requests} request{'' if requests == 1 else 's'}"
+    many = number_of("requests", requests)
     return [f"with {many} in a step speculation {break_even_text(break_even, 'context')}"]
 
 
@@ -148,7 +148,7 @@ def _entries(entries: Sequence[tuple[int, int]]) -> str:
     parts: list[str] = []
     for (first, drafts), after in zip(entries, [*entries[1:], None], strict=True):
         batches = f"from {first}" if after is None else f"{first}-{after[0] - 1}"
-        batches += "" if parts else " requests"
+        batches += "" if parts else " request" if batches in ("from 1", "1-1") else " requests"
         unit = "" if parts else " draft" if drafts == 1 else " drafts"
         parts.append(f"{batches}: {drafts}{unit}")
     return "; ".join(parts)

@@ -14,7 +14,7 @@ from medusa_sim.gpus.local import is_unopened, laws_of, runtimes_of
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.specs.rows import SpecRow
 from medusa_sim.report.table import TextTable, cell_text
-from medusa_sim.report.words.numbers import NOTHING, percent, significant, with_prefix
+from medusa_sim.report.words.numbers import NOTHING, number_of, percent, significant, with_prefix
 from medusa_sim.units import GIGA, TERA
 
 _PREFIXED = {"FLOP/s": "FLOP/s", "bytes/s": "B/s", "bytes": "B"}
@@ -64,7 +64,8 @@ def detail_table(entry: SpecEntry) -> TextTable:
 
 def entry_sentence(entry: SpecEntry) -> str:
     """How much is known of it: of a GPU its speed and memory; how many facts, from how many sources."""
-    counts = f"{len(entry.rows)} facts from {len({row.source for row in entry.rows})} sources"
+    sources = {row.source for row in entry.rows}
+    counts = f"{number_of('facts', len(entry.rows))} from {number_of('sources', len(sources))}"
     shown = {row.key: shown_value(row) for row in entry.rows}
     named = {
         "peak_flops_per_s.bf16": "in bf16", "bandwidth_bytes_per_s": "from memory", "memory_bytes": "of it"

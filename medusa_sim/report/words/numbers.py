@@ -31,6 +31,11 @@ def span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
 
 
+def number_of(things: str, count: int) -> str:
+    """A count with its noun: `1 request`, `1,000 requests`."""
+    return f"{count:,} {things.removesuffix('s') if count == 1 else things}"
+
+
 def batch_text(batch: int, seq_len: int, *, several: bool) -> str:
     """`batch 64`; `batch 64 of length 1,024` where several lengths were asked about."""
     return f"batch {batch}" + (f" of length {seq_len:,}" if several else "")

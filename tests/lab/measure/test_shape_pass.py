@@ -231,6 +231,12 @@ def test_progress_tells_the_time_left(tmp_path):
     assert left_s[24] == pytest.approx(at[-1] - at[24], rel=1e-6)
 
 
+def test_a_folder_with_what_a_run_left_before_its_first_row_is_not_said_to_hold_rows(tmp_path):
+    write_meta(tmp_path, META)
+    with pytest.raises(UsageError, match=r"holds the meta.toml of a run without rows; add --resume"):
+        begin(tmp_path, META, resume=False)
+
+
 def test_a_folder_with_rows_needs_resume_and_the_same_device(tmp_path):
     run(tmp_path, some_cases()[:5], FakeBench(Clock()))
     with pytest.raises(UsageError, match="--resume"):
