@@ -49,8 +49,9 @@ def _heads(seeds: Sequence[int]) -> pd.DataFrame:
         path, known = ROOT / "profiles" / "checkpoints" / name, load_acceptance(name)
         target = load_checkpoint(path)
         assert target.heads is not None
-        of = (target.model, target.heads, path, known)
-        found = fresh_sets(*of, seeds=seeds, count=PROMPTS, sizes=SIZES)
+        found = fresh_sets(
+            target.model, target.heads, path, known, seeds=seeds, count=PROMPTS, sizes=SIZES
+        )  # fmt: skip
         rows.append(found.assign(checkpoint=name, error=found["predicted"] / found["measured"] - 1.0))
     return pd.concat(rows, ignore_index=True)
 

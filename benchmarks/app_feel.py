@@ -4,12 +4,9 @@ Beside them the seconds of CPU that the server took for each: those hold on a bu
 alternate with those of a page of Streamlit that says "hello" alone, which no page of its can undercut.
 
     python benchmarks/app_feel.py [repeats]
-    python benchmarks/app_feel.py --memory [loads]
-    python benchmarks/app_feel.py --cards [model]
     python benchmarks/app_feel.py --pictures docs/images
 
 Asked: 2 s and 300 ms, medians. The server has served one page before; every opening is a fresh window.
---cards: from opening Which GPU? with twelve cards to its first point and to all of it (1 s and 8 s asked).
 Needs Chromium and its driver (`make test-browser` installs them). --pictures writes screenshots instead: the
 page Answer, and one sheet a theme with every page as wide as a screen and as a phone.
 """
@@ -17,7 +14,6 @@ page Answer, and one sheet a theme with every page as wide as a screen and as a 
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import shutil
 import socket
@@ -72,23 +68,6 @@ const timer = setInterval(() => {
 """Times taken in the page itself: the verdict names the batch, a caption the context."""
 IDLE = "return document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'"
 DRAWN = "return !document.querySelector('[data-testid=stSkeleton]')"
-CARDS = (
-    "h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s", "h100-pcie", "a100-80gb-pcie", "gb200",
-    "mi300x", "rtx-pro-6000", "h20-sxm",
-)  # fmt: skip
-FOUND = """
-window.at = {}
-const chart = '[data-testid=stVegaLiteChart] svg '
-const seen = () => {
-  const app = document.querySelector('[data-testid=stApp]')
-  if (!at.point && document.querySelector(chart + '.mark-symbol path')) at.point = performance.now()
-  if (document.querySelector('[data-testid=stMetricValue]') && app.dataset.testScriptState === 'notRunning')
-    at.all = performance.now()
-  else setTimeout(seen, 10)
-}
-seen()
-"""
-"""Times since the page was asked for, taken in the page itself."""
 _EAGLE = "gpu=h100-sxm&model=llama-3.1-8b&drafter=eagle3"
 _PAPERS = "gpu=a100-80gb-pcie&model=vicuna-7b&drafter=medusa"
 PAGES = {
@@ -182,28 +161,6 @@ def cpu_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def held_mb(process: int) -> float:
-    """MB of memory that a process holds."""
-    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-    return float(status.partition("VmRSS:")[2].split()[0]) * 1024 / 1e6
-
-
-def memory(address: str, process: int, loads: int) -> None:
-    """MB of the server after so many loads of pages, each of another set-up."""
-    cards = ("h100-sxm", "a100-80gb-sxm", "l40s", "h200-sxm", "a100-80gb-pcie")
-    models = ("llama-3.1-8b", "qwen3-8b", "qwen3-30b-a3b", "vicuna-13b")
-    drafters, lengths = ("eagle3", "ngram", "medusa"), range(1024, 9216, 512)
-    asked = itertools.cycle(itertools.product(lengths, cards, models, drafters))
-    with window() as driver:
-        for load in range(1, loads + 1):
-            length, card, model, drafter = next(asked)
-            driver.get(f"{address}/?gpu={card}&model={model}&drafter={drafter}&seq_len={length}")
-            until(driver, "return !!document.querySelector('h1')")
-            until(driver, IDLE)
-            if load == 1 or load % 25 == 0:
-                print(f"{held_mb(process):.0f} MB after {load} loads")
-
-
 def first_answer_s(address: str, process: int, answered: str = ANSWERED) -> tuple[float, float]:
     """From asking for the page to the metrics on it; CPU of the server until the page is drawn."""
     with window() as driver:
@@ -214,18 +171,6 @@ def first_answer_s(address: str, process: int, answered: str = ANSWERED) -> tupl
         until(driver, IDLE)
         time.sleep(0.5)
         return taken, cpu_s(process) - before
-
-
-def cards_s(address: str, process: int, model: str) -> tuple[float, float, float]:
-    """From opening Which GPU? to its first point and to all of it; CPU of the server without its jobs."""
-    with window() as driver:
-        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FOUND})
-        before = cpu_s(process)
-        driver.get(f"{address}/which-gpu?model={model}&gpu_choices={','.join(CARDS)}&target=50")
-        until(driver, "return !!window.at.all")
-        at = driver.execute_script("return window.at")
-        time.sleep(0.5)
-        return at["point"] / 1e3, at["all"] / 1e3, cpu_s(process) - before
 
 
 Times = list[tuple[float, float, float]]
@@ -262,10 +207,10 @@ def _changed_s(driver: webdriver.Chrome, process: int, act: Callable[[], None]) 
     driver.execute_script(WATCH)
     act()
     until(driver, "return !!window.at.drawn")
-    at = driver.execute_script("return window.at")
+    times = driver.execute_script("return window.at")
     time.sleep(0.5)
     taken = cpu_s(process) - before
-    return (at["answered"] - at["moved"]) / 1e3, (at["drawn"] - at["moved"]) / 1e3, taken
+    return (times["answered"] - times["moved"]) / 1e3, (times["drawn"] - times["moved"]) / 1e3, taken
 
 
 def pictures(address: str, folder: Path) -> None:
@@ -303,8 +248,6 @@ def main() -> None:
     """Time, or take pictures."""
     options = command_line(__doc__)
     options.add_argument("repeats", type=int, nargs="?", default=7, help="openings and moves of each kind")
-    options.add_argument("--memory", type=int, nargs="?", const=150, metavar="LOADS")
-    options.add_argument("--cards", nargs="?", const="llama-3.3-70b", metavar="MODEL")
     options.add_argument("--pictures", type=Path, metavar="DIR")
     asked = options.parse_args()
     if not CHROMIUM or not DRIVER:
@@ -314,17 +257,6 @@ def main() -> None:
     with server() as (address, process):
         if asked.pictures is not None:
             pictures(address, asked.pictures)
-            return
-        if asked.memory is not None:
-            memory(address, process, asked.memory)
-            return
-        if asked.cards is not None:
-            first_answer_s(address, process)
-            point, whole, cpu = cards_s(address, process, asked.cards)
-            print(
-                f"{asked.cards} on {len(CARDS)} GPUs: first point {point:.2f} s, all {whole:.2f} s, "
-                f"{cpu:.2f} s of the server's CPU beside its jobs; load average {os.getloadavg()[0]:.1f}"
-            )
             return
         cold = first_answer_s(address, process)
         with server(HELLO) as (bare, other):

@@ -169,12 +169,12 @@ def main() -> None:
     rows: list[Sequence[object]] = []
     for kind in FALLS:
         fall, own, left = refitted(kind)
-        for mean, of, value, error in (
+        for mean, what, value, error in (
             (False, "share of its own fall", fall.share, fall.share_error),
             (True, "fall from a mean length", fall.alone, fall.alone_error),
         ):
             told = mean_bias_worst(own[mean]), mean_bias_worst(left[mean])
-            rows.append((kind, len(of_kind(kind)), of, f"{value:.2f}", f"{error:.2f}", *told))
+            rows.append((kind, len(of_kind(kind)), what, f"{value:.2f}", f"{error:.2f}", *told))
     print(table("kind | profiles | what | fitted | 80 % | fit, % | models held out, %", 3, rows))
     by_engine: dict[str, list[float]] = {}
     for whose, error in served():

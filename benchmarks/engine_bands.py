@@ -37,7 +37,7 @@ NEWEST = "vllm-0.33"
 LARGE, LEAST_HELD = 8, 0.6
 CONTRADICTED = 0.1
 """Weight of rows that another source contradicts, in the fit too."""
-MIXTURES = "qwen3-30b-a3b"
+MIXTURE = "qwen3-30b-a3b"
 OTHERS = ("tensorrt-llm-1.2",)
 """Engines without a published speedup here; their older and newer versions inherit."""
 BETWEEN = "what vLLM's sources of 2024 to 2026 err by, priced as this version (benchmarks/engine_bands.py)"
@@ -117,7 +117,7 @@ def asked_by(speedups: pd.DataFrame, version: str) -> tuple[float, str, pd.DataF
 def nested_table(own: pd.DataFrame) -> str:
     """What intervals hold of a source by a share that was found without it too: passes, dense models."""
     speedups = own[(own.kind == "speedup") & ~own.drafter.isin(lookups())]
-    dense = speedups[~speedups.source.str.contains(MIXTURES)]
+    dense = speedups[~speedups.source.str.contains(MIXTURE)]
     dense = dense.assign(engine=dense.runtime.str.partition("-")[0])
     lines, every = [], []
     for source, part in dense.groupby("source", sort=False):
@@ -144,7 +144,7 @@ def as_rounds(cells: pd.DataFrame, gain: float) -> pd.DataFrame:
 
 def shares(own: pd.DataFrame, newest: pd.DataFrame) -> Iterator[Share]:
     """What each runtime needs. own, newest: of `found_rows`."""
-    speedups = own[(own.kind == "speedup") & ~own.source.str.contains(MIXTURES)]
+    speedups = own[(own.kind == "speedup") & ~own.source.str.contains(MIXTURE)]
     speedups = speedups.assign(engine=speedups.runtime.str.partition("-")[0])
     as_newest = newest[newest.kind == "speedup"]
     passes = as_newest[~as_newest.drafter.isin(lookups())]

@@ -80,7 +80,7 @@ def engines_of(values: FloatArray) -> dict[str, Engine]:
         for fitted, value in zip(TERMS, values, strict=True)
         for name in fitted.runtimes
     }
-    set_to |= {place: set_to[of] for place, of in SHARED.items()}
+    set_to |= {place: set_to[other] for place, other in SHARED.items()}
     found = {}
     for name in runtime_names():
         if (engine := load_runtime(name).engine) is not None:
@@ -158,7 +158,7 @@ def pairs() -> pd.DataFrame:
             ).drop(columns=["low", "high"]),
             kind=kind, what=what, fitted="yes",
         )
-        for of, own in found.groupby("kind", sort=False) for kind, what in [PAIR_OF_STEP[str(of)]]
+        for step, own in found.groupby("kind", sort=False) for kind, what in [PAIR_OF_STEP[str(step)]]
     )  # fmt: skip
 
 
@@ -178,7 +178,7 @@ def page(rows: Sequence[Kernels]) -> str:
     found = banded(rows, errors(stored(TERMS), rows), out)
     speedups = found[found.kind == "speedup"]
     wrong = speedups[(speedups.measured > 1) != (speedups.predicted > 1)]
-    ratios = speedups.of == "ratio"
+    ratios = speedups.row_kind == "ratio"
     vllm = speedups[speedups.runtime.str.startswith("vllm")]
     deepseek, _ = deepseek_rows.compared()
     return filled(
@@ -194,7 +194,7 @@ def page(rows: Sequence[Kernels]) -> str:
         borrowed=deepseek_rows.borrowed_table(),
         transfer=transfer_table(rows),
         coverage=coverage_table(found),
-        signs=ratios.sum() - wrong.of.eq("ratio").sum(),
+        signs=ratios.sum() - wrong.row_kind.eq("ratio").sum(),
         ratios=ratios.sum(),
         determined=f"{determined(TERMS, known)[0].sum():.1f}",
         vllm=f"{100 * abs(vllm.predicted / vllm.measured - 1).mean():.1f}",

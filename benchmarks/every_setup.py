@@ -3,12 +3,8 @@
     python benchmarks/every_setup.py --sample 400 --seed 1 --jobs 2
     python benchmarks/every_setup.py --jobs 2            # all of them, in an order drawn by the seed
     python benchmarks/every_setup.py --skip 5000         # go on behind the first 5,000 of that order
-    python benchmarks/every_setup.py --pairs out/pairs.jsonl --minutes 10    # and the same again: it goes on
 
-All of them are 225,720, a day and more of one core. `--pairs` asks so many that every model meets every
-drafter, runtime, GPU, number of GPUs and request, every drafter every runtime, and so on: 7,239 pairs of
-values (`common/pairs.py`) in some 4,000 set-ups, an hour or two of one core. What was asked stands in its
-file, so that it may be stopped and go on.
+All of them are over 200,000, two or three a second.
 
 A set-up is either refused in one line, or its answer agrees with itself at six neighbouring batches and one
 length, on a GPU that turns with the set-up and holds the model where one does: speculation is on where the
@@ -25,21 +21,19 @@ from __future__ import annotations
 
 import collections
 import itertools
-import json
 import math
 import multiprocessing
 import random
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from common.answer_agrees import failures
-from common.pairs import Pairs
 from common.script import command_line
 
 import medusa_sim as ms
@@ -54,7 +48,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter import drafter_class, drafter_names
-from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.memory import usable_memory_bytes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "app"))
 import answers  # the app's, which draw nothing
@@ -77,10 +71,7 @@ ROOM = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetUp:
-    """What is asked; turn: which of the GPUs and batches; request: (prompt, output) tokens, if any.
-
-    gpu: the GPU; empty: in turn, of those that hold the model.
-    """
+    """What is asked; turn: which of the GPUs and batches; request: (prompt, output) tokens, if any."""
 
     model: str
     drafter: str
@@ -89,7 +80,6 @@ class SetUp:
     turn: int
     latency: LatencyName = "calibrated"
     request: tuple[int, int] | None = None
-    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +125,7 @@ def draft_of(model: str) -> str | None:
 
 def checked(asked: SetUp) -> Outcome:
     """Ask about one set-up, and find what is wrong with the answer."""
-    gpu = asked.gpu or gpu_of(asked)
+    gpu = gpu_of(asked)
     kind = drafter_class(asked.drafter)
     first = FIRST_BATCHES[asked.turn % len(FIRST_BATCHES)]
     try:
@@ -145,8 +135,6 @@ def checked(asked: SetUp) -> Outcome:
             drafter=asked.drafter, draft_model=draft_of(asked.model) if kind.takes_draft_model else None,
             acceptance=RATE if kind.lender is None else None, prompt_tokens=prompt, output_tokens=output,
         )  # fmt: skip
-        if asked.gpu and not fits(scenario, first) and not fits(scenario, first := 1):
-            return Outcome(asked=asked, gpu=gpu, refused=TOO_LARGE)
         lengths = () if asked.request else (LENGTH,)
         found = recommend(scenario, Question(batch_min=first, batch_max=first + BATCHES - 1, seq_len=lengths))
         wrong = (*failures(found), *contradictions(found, asked))
@@ -156,18 +144,8 @@ def checked(asked: SetUp) -> Outcome:
         return Outcome(asked=asked, gpu=gpu, refused=told, failures=wrong)
     except Exception:  # any other exception is what is looked for
         return Outcome(asked=asked, gpu=gpu, failures=(traceback.format_exc(limit=-4),))
-    too_large = not wrong and not found.cells.fits[0, 0, 0]
-    return Outcome(asked=asked, gpu=gpu, refused=TOO_LARGE * too_large, failures=wrong)
-
-
-TOO_LARGE = "its first batch does not fit the memory"
-
-
-def fits(scenario: Scenario, batch: int) -> bool:
-    """Whether the memory holds so many requests with the shortest drafts."""
-    option = scenario.options()[0]
-    sizes = (batch, scenario.length, int(option.candidates[0]))
-    return float(step_memory_bytes(scenario.shard, option.drafter, *sizes)) <= scenario.usable_memory_bytes
+    too_large = "" if wrong or found.cells.fits[0, 0, 0] else "its first batch does not fit the memory"
+    return Outcome(asked=asked, gpu=gpu, refused=too_large, failures=wrong)
 
 
 NUMBERS = ("tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "joule_per_token")
@@ -192,7 +170,7 @@ def contradictions(found: Recommendation, asked: SetUp) -> Iterator[str]:
 def differences(door: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
     """Numbers of a door that are not those of `recommend`, a line each."""
     for name in ours.keys() & theirs.keys():
-        own, other = (math.nan if of[name] is None else float(of[name]) for of in (ours, theirs))
+        own, other = (math.nan if said is None else float(said) for said in (ours[name], theirs[name]))
         if not math.isclose(own, other, rel_tol=SAME) and not (math.isnan(own) and math.isnan(other)):
             yield f"{door} says {name} {other:.6g}, recommend {own:.6g}"
 
@@ -255,77 +233,20 @@ def _shown_by_the_app(found: Recommendation, asked: SetUp) -> dict[str, float]:
     return {name: getattr(row, name) for name in NUMBERS}
 
 
-AXES: dict[str, tuple[Any, ...]] = {
-    "model": model_names(), "drafter": drafter_names(), "runtime": runtime_names(), "gpus": GPUS,
-    "request": REQUESTS, "gpu": tuple(name for name in gpu_names() if not name.startswith("cpu-")),
-}  # fmt: skip
-"""What a set-up is chosen from; `turn`, which says the batches, goes round."""
-
-
-def every_pair(path: Path, seed: int, jobs: int, minutes: float) -> int:
-    """Ask until every pair of values was, or the minutes are over; the exit code."""
-    pairs = Pairs(AXES, seed)
-    earlier = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    told: collections.Counter[str] = collections.Counter()
-    failed = 0
-
-    def take(row: dict[str, Any], refused: str, wrong: Sequence[str]) -> None:
-        nonlocal failed
-        failed += bool(wrong)
-        pairs.was_refused(row, refused) if refused else pairs.was_answered(row)
-        told["failed" if wrong else refused or "answered"] += 1
-
-    for line in earlier:
-        row, refused, wrong = json.loads(line)
-        take({**row, "request": row["request"] and tuple(row["request"])}, refused, wrong)
-    start, asked = time.perf_counter(), 0
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as kept, multiprocessing.Pool(jobs) as pool:
-        while (took := time.perf_counter() - start) < 60.0 * minutes and (rows := pairs.drawn(16 * jobs)):
-            turns = itertools.count(len(earlier) + asked)
-            for row, outcome in zip(
-                rows, pool.imap(checked, [SetUp(turn=next(turns), **row) for row in rows]), strict=True
-            ):
-                line = outcome.refused and _kind(outcome)
-                kept.write(json.dumps([row, line, outcome.failures]) + "\n")
-                take(row, line, outcome.failures)
-                for wrong in outcome.failures:
-                    print(f"FAILED {outcome.asked} on {outcome.gpu}: {wrong}", flush=True)
-            kept.flush()
-            asked += len(rows)
-    so_far = f"{len(earlier)} before: {told['answered']} answered, {failed} failed"
-    print(f"{asked} set-ups in {took:.0f} s, {so_far}")
-    print(
-        f"pairs: {len(pairs.answered)} answered, {len(pairs.refused)} refused themselves, {pairs.left} left"
-    )
-    print("\n".join(pairs.told()))
-    for refusal, count in collections.Counter(pairs.refused.values()).most_common():
-        print(f"{count:6d} pairs refused: {refusal}")
-    return 3 if failed else 0
-
-
 def main() -> int:
-    """Ask about all, a sample or every pair; the exit code."""
-    everything = math.prod(len(values) for name, values in AXES.items() if name != "gpu")
-    parser = command_line(f"{__doc__}\nThese are {everything:,}, two or three a second.")
+    """Ask about all or a sample; the exit code."""
+    parser = command_line(__doc__)
     parser.add_argument("--sample", type=int, default=0, help="so many, drawn at random [all]")
     parser.add_argument("--skip", type=int, default=0, help="leave out so many, that ran before")
     parser.add_argument("--seed", type=int, default=0, help="draws the order [0]")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="", help="words that the set-up must have, as in 'sglang mtp'")
-    parser.add_argument(
-        "--pairs", type=Path, metavar="FILE", help="every pair of values once, cards too; FILE: asked so far"
-    )
-    parser.add_argument("--minutes", type=float, default=math.inf, help="with --pairs: so long [to the end]")
     args = parser.parse_args()
-    if args.pairs is not None:
-        return every_pair(args.pairs, args.seed, args.jobs, args.minutes)
     every = [asked for asked in set_ups() if all(word in repr(asked) for word in args.only.split())]
     random.Random(args.seed).shuffle(every)  # noqa: S311
     every = every[args.skip : args.skip + args.sample if args.sample else None]
     start = time.perf_counter()
-    counts: collections.Counter[str] = collections.Counter()
-    refusals: collections.Counter[str] = collections.Counter()
+    counts, refusals = collections.Counter[str](), collections.Counter[str]()
     with multiprocessing.Pool(args.jobs) as pool:
         for done, outcome in enumerate(pool.imap(checked, every, chunksize=8), 1):
             counts["failed" if outcome.failures else "refused" if outcome.refused else "answered"] += 1

@@ -119,16 +119,16 @@ def full_server(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
             )
         )  # fmt: skip
         for line in named_rows(own):
-            at = int(np.searchsorted(batch, line.concurrency))
+            place = int(np.searchsorted(batch, line.concurrency))
             yield {
                 "engine": line.backend,
                 "gpu": arguments["gpu"],
                 "weights": scenario.model.form,
                 "model": arguments["model"],
                 "measured": line.ttft_mean_ms,
-                "full": full[at],
-                "test": test[at],
-                "recipe": recipe[at] + waited_steps(line, arguments) * step[at],
+                "full": full[place],
+                "test": test[place],
+                "recipe": recipe[place] + waited_steps(line, arguments) * step[place],
             }
 
 

@@ -123,35 +123,6 @@ def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
     return act
 
 
-def set_ups(
-    model: str,
-    formats: str = "bf16 fp8 nvfp4",
-    drafters: str = "none eagle3 ngram suffix",
-    engines: str = "vllm",
-) -> Act:
-    """Every set-up of a model: twelve GPUs, eight counts, three precisions, four drafters."""
-    from medusa_sim.setups.search import compare
-
-    asked = import_module("medusa_sim.setups.question")
-    prefix = "Setup" if hasattr(asked, "SetupQuestion") else ""  # the reference has shorter names
-    cards = "a100-80gb-sxm h100-sxm h100-pcie h100-nvl h200-sxm b200 b300 gb200 gb300 l40s a40 l4"
-    choices = getattr(asked, f"{prefix}Choices")(
-        gpus=tuple(cards.split()), counts=tuple(range(1, 9)), engines=tuple(engines.split()),
-        drafters=tuple(drafters.split()), weight_dtypes=tuple(formats.split()),
-    )  # fmt: skip
-    question = getattr(asked, f"{prefix}Question")(
-        prompt_tokens=1000, output_tokens=500, tokens_per_s_per_user=50
-    )
-
-    def act() -> str:
-        seen: list[float] = []
-        began = time.process_time()
-        found = compare(model, question, choices, advance=lambda *_: seen.append(time.process_time()))
-        return f"{len(found.table):,} rows, first progress after {seen[0] - began:.2f} s"
-
-    return act
-
-
 def page(moves: int) -> Act:
     """The app's first page after another session had it, and so many moves of its slider."""
     from streamlit.testing.v1 import AppTest
@@ -219,10 +190,6 @@ ALONE: dict[str, Callable[[], Act]] = {
     "rows, roofline": partial(rows, "vicuna-7b,llama-2-70b", "roofline"),
     **{f"load, Azure's hour, {name}": partial(requests, policy=name, trace=_HOUR) for name in POLICIES},
     **{f"load, 200,000 drawn, {name}": partial(requests, 200_000, name) for name in POLICIES},
-    "set-ups, llama-3.1-8b": partial(set_ups, "llama-3.1-8b"),
-    "set-ups, three engines": partial(set_ups, "llama-3.1-8b", engines="vllm sglang tensorrt-llm"),
-    "set-ups, qwen3-235b-a22b": partial(set_ups, "qwen3-235b-a22b"),
-    "set-ups, deepseek-r1": partial(set_ups, "deepseek-r1", "bf16 fp8_block nvfp4", "none eagle3 ngram mtp"),
 }
 """Further questions of --alone, which the reference release may not know."""
 

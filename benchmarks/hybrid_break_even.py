@@ -86,10 +86,10 @@ def tables(found: dict[str, dict[Case, FloatArray]]) -> Iterator[str]:
     three, every = DRAFTS.index(3), range(0, len(BATCHES), 2)
     for cases in found.values():
         yield table(" | ".join(["model", "layers", *(f"{count} drafts" for count in DRAFTS)]), 2, [
-            (case.model, case.layers, *break_even(of)) for case, of in cases.items()
+            (case.model, case.layers, *break_even(gains)) for case, gains in cases.items()
         ])  # fmt: skip
         yield table(" | ".join(["model", *(f"batch {BATCHES[row]}" for row in every)]), 1, [
-            (case.model, *(f"{of[row, three]:.2f}" for row in every)) for case, of in cases.items()
+            (case.model, *(f"{gains[row, three]:.2f}" for row in every)) for case, gains in cases.items()
         ])  # fmt: skip
     rules = [(each.engine, each.drafts, each.states, each.prefixes, each.source) for each in RULES.values()]
     yield table("engine | drafts | states | prompts | said in", 5, rules)
@@ -103,10 +103,10 @@ def draw(found: dict[str, dict[Case, FloatArray]], file: Path) -> None:
     for row, (title, cases) in enumerate(found.items()):
         for column, count in enumerate((1, 3, 7)):
             axis = axes[row][column]
-            for number, (case, of) in enumerate(cases.items()):
+            for number, (case, gains) in enumerate(cases.items()):
                 style = "-" if case.layers.startswith("linear") else ("--" if "MLA" in case.layers else ":")
                 label = f"{case.model}, {case.layers}"
-                axis.plot(BATCHES, of[:, DRAFTS.index(count)], style, color=f"C{number}", label=label)
+                axis.plot(BATCHES, gains[:, DRAFTS.index(count)], style, color=f"C{number}", label=label)
             axis.axhline(1.0, color="0.5", linewidth=0.8)
             axis.set_xscale("log", base=2)
             axis.set_title(f"{count} draft{'s' if count > 1 else ''}" if row == 0 else "", fontsize=10)

@@ -2,12 +2,12 @@
 
     python benchmarks/kernels.py fit experts|serving|mixers [GPU ...]     writes hardware/*.toml
     python benchmarks/kernels.py stored serving|mixers [GPU ...]          what `fit` wrote to hardware/*.toml
-    python benchmarks/kernels.py left-out experts|linear|heads|ranks|mixers [GPU ...]   refits without a group
+    python benchmarks/kernels.py left-out experts|linear|ranks|mixers [GPU ...]   refits without a group
     python benchmarks/kernels.py transfer linear|mixers|spread|formats [GPU ...]  rows that no fit has seen
 
 Held out are models (experts), weight shapes (linear: quantised layers, five minutes), numbers of heads
-(latent attention; mixers, by bands that never saw them) and ranks (collectives of a GB200 by fits to a B200,
-the same chip and link). transfer
+(mixers, by bands that never saw them) and ranks (collectives of a GB200 by fits to a B200, the same chip and
+link). transfer
 gives parameters of one GPU to another's rows, with its datasheet (linear: fused attention too, and formats
 with scales of blocks, which get kernels of other libraries; mixers: linear attention, windows, sparse
 attention, hyper-connections), kernels of experts to rows of expert parallelism, which did not record how
@@ -57,14 +57,12 @@ from medusa_sim.lab.calibrate.errors import growth_mape, mape
 from medusa_sim.lab.calibrate.fitted_kernels import fitted_kernels
 from medusa_sim.lab.calibrate.gemm import fit_gemm, gemm_start, merged_repeats, unscored_gemm
 from medusa_sim.lab.calibrate.hardware_file import FittedKernel, write_fits, write_kernels
-from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.lab.calibrate.moe import refitted_experts
 from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.bands import residual_band
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.gemm import gemm_time
-from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Operator
@@ -249,26 +247,6 @@ def left_out_linear(gpus: list[str], *, refits: bool = True) -> None:
     print(table(f"{headers} | worst row | in band", 2, lines))
 
 
-def left_out_heads(gpus: list[str]) -> None:
-    """Latent attention with one number of heads left out that lies between others."""
-    lines = []
-    for gpu in gpus or GPU_OF_ROWS.values():
-        card = load_gpu(gpu)
-        for each in Measured.read("mla", gpu):
-            rows, heads = each.rows, np.asarray(each.rows.operator.sizes["heads"])
-            counts = np.unique(heads)
-            if each.is_few or counts.size < 4 or rows.operator.kind != "mla_decode":
-                continue
-            errors = []
-            for count in counts[1:-1]:
-                kernel = fit_latent(rows.where(heads != count), card, source="held out")
-                own = rows.where(heads == count)
-                found = latent_time(card, kernel, own.operator, cold=False).time_us
-                errors.append(percent(mape(found, own.time_us)))
-            lines.append((gpu, each.engine, each.form, *errors))  # fmt: skip
-    print(table("GPU | engine | kernel | 4 heads | 8 heads | 32 heads", 3, lines))
-
-
 def left_out_ranks(_: list[str]) -> None:
     """Four ranks of a GB200 from two and eight of a B200 with the same library."""
     card, lines = load_gpu("b200"), []
@@ -433,7 +411,7 @@ def transfer_formats(gpus: list[str]) -> None:
 ACTIONS: dict[str, dict[str, Callable[[list[str]], None]]] = {
     "fit": {"experts": fit_experts, "serving": fit_serving, "mixers": fit_mixers, "int4": fit_int4},
     "stored": {study: partial(stored, study) for study in SECTIONS},
-    "left-out": {"experts": left_out_experts, "linear": left_out_linear, "heads": left_out_heads,
+    "left-out": {"experts": left_out_experts, "linear": left_out_linear,
                  "ranks": left_out_ranks, "mixers": left_out_mixers},
     "transfer": {"linear": transfer_linear, "mixers": transfer_mixers, "spread": transfer_spread,
                  "formats": transfer_formats},

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common.engine_rows import PROMPT_CV, PROMPTS, SERVED_MODELS, Kernels, published_rows
+from common.engine_rows import MIXTURES, MODELS, PROMPT_CV, PROMPTS, SERVED_MODELS, Kernels, published_rows
 from common.pages import filled, write_section
 from common.script import command_line
 from common.study import mean_bias_worst, measured_rows, named_rows, table
@@ -55,16 +55,6 @@ QUANTITIES = (
     ("p90 ITL", "p90_itl_ms", "itl_p90_s", 1e3),
 )
 """Name, column of the measurement, metric of the simulation, factor to the column's unit."""
-MIXTURES = {
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
-    "Qwen/Qwen3-235B-A22B-Instruct-2507": "qwen3-235b-a22b",
-    "openai/gpt-oss-120b": "gpt-oss-120b",
-    "openai/gpt-oss-20b": "gpt-oss-20b",
-}
-LARGER = {
-    "meta-llama/Llama-3.1-70B-Instruct": "llama-3.1-70b",
-    "meta-llama/Llama-3.3-70B-Instruct": "llama-3.3-70b",
-}
 
 
 def left_out_runtimes() -> dict[str, Runtime]:
@@ -105,7 +95,7 @@ def chat_prompts(count: int) -> tuple[IntArray, IntArray]:
 def requests_of(line: Any, model: str) -> Turns:
     """What a run of the benchmark sends, all at once."""
     count = REQUESTS[line.task]
-    prompt_tokens, prompt_cv, output_cv = (of[line.task] for of in (PROMPTS, PROMPT_CV, OUTPUT_CV))
+    prompt_tokens, prompt_cv, output_cv = (by_task[line.task] for by_task in (PROMPTS, PROMPT_CV, OUTPUT_CV))
     spread = {"prompt_cv": prompt_cv, "output_cv": output_cv}
     lengths = Lengths(prompt_tokens=prompt_tokens, output_tokens=float(line.avg_output_len), **spread)
     times = 1 + sum(int(line.max_num_seqs) >= least for least in SENT_AGAIN.get(model, ()))
@@ -170,10 +160,10 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
 def compared() -> tuple[pd.DataFrame, list[str]]:
     """(a row of every measurement that can be simulated with relative errors, why others are left out)."""
     rows = measured_rows("plain_decode_mlenergy").query("dtype == 'bfloat16'")
-    runtimes, models = left_out_runtimes(), {**SERVED_MODELS, **LARGER, **MIXTURES}
+    runtimes = left_out_runtimes()
     found, left = [], []
     for line in named_rows(rows.drop_duplicates(["model", "task", "n_gpus", "ep", "max_num_seqs"])):
-        model = models.get(line.model)
+        model = MODELS.get(line.model)
         kind = "dense, one GPU" if line.n_gpus == 1 else "dense, several GPUs"
         if line.model in MIXTURES:
             kind = "mixtures of experts"

@@ -237,13 +237,13 @@ def pairs() -> pd.DataFrame:
 @cache
 def round_of(gpu: str, runtime: str, model: str, form: str, drafts: int, depth: int = 300) -> float:
     """A round of so many drafts of the model's own head, in plain steps."""
-    at = Scenario(
+    scenario = Scenario(
         gpu=gpu, runtime=runtime, model=model, weight_dtype=form, drafter="mtp", acceptance=0.7,
         max_drafts=drafts,
     )  # fmt: skip
-    setting = at.setting
-    drafter = drafter_class("mtp").sized(at.drafting.parts, drafts)
-    works = drafter.work(at.shard, verify(1, depth, drafts + 1), setting.runtime)
+    setting = scenario.setting
+    drafter = drafter_class("mtp").sized(scenario.drafting.parts, drafts)
+    works = drafter.work(scenario.shard, verify(1, depth, drafts + 1), setting.runtime)
     drafted = sum(float(timed_pass(setting.latency, work).time_us) for work in works)
     cost = drafting_cost(setting.runtime, 1, looks_up=False)
     beside = 0.0 if cost is None else float(cost.exposed_us)
@@ -273,15 +273,15 @@ def sweeps_table() -> str:
     by = {(int(row.n_max), float(row.p_min)): float(row.spec_tps) for row in rows.itertuples()}
     found = {(drafts, p_min): gain_of(gpu_name(SWEPT), drafts, p_min) for drafts, p_min in by}
     asked = {
-        "drafts, p-min 0": [at for at in by if at[1] == 0.0],
-        "p-min, 5 drafts": [at for at in by if at[0] == 5],
-        "drafts, p-min 0.3": [at for at in by if at[1] == 0.3],
+        "drafts, p-min 0": [place for place in by if place[1] == 0.0],
+        "p-min, 5 drafts": [place for place in by if place[0] == 5],
+        "drafts, p-min 0.3": [place for place in by if place[1] == 0.3],
     }
     shown = []
     for name, places in asked.items():
-        own, true = (max(places, key=of.__getitem__) for of in (found, by))
-        of = 1 if name.startswith("p-min") else 0
-        shown.append((name, f"{own[of]:g}", f"{true[of]:g}", f"{100 * (1 - by[own] / by[true]):.1f}"))
+        own, true = (max(places, key=speeds.__getitem__) for speeds in (found, by))
+        axis = 1 if name.startswith("p-min") else 0
+        shown.append((name, f"{own[axis]:g}", f"{true[axis]:g}", f"{100 * (1 - by[own] / by[true]):.1f}"))
     return table("sweep | predicted | measured | speed given up, %", 1, shown)
 
 
@@ -291,11 +291,11 @@ SWEPT, SWEPT_RATE = "RTX PRO 6000 Max-Q", 0.803
 
 def gain_of(gpu: str, drafts: int, p_min: float) -> float:
     """Speedup of so many drafts of the model's own head at the swept machine's acceptance."""
-    at = ApiScenario(
+    scenario = ApiScenario(
         gpu=gpu, runtime="llama.cpp-cuda", model="qwen3.5-27b", weight_dtype="ud-q4_k_xl", drafter="mtp",
         acceptance=SWEPT_RATE, max_drafts=drafts, p_min=p_min,
     )  # fmt: skip
-    return float(at.sweep(1, 300, [drafts + 1]).iloc[0]["speedup"])
+    return float(scenario.sweep(1, 300, [drafts + 1]).iloc[0]["speedup"])
 
 
 def page() -> str:

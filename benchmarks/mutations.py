@@ -289,7 +289,7 @@ def drawn(count: int, seed: int, room: str) -> list[Mutation]:
         raise SystemExit(f"no room {room!r} with tests of its own")
     pick = random.Random(seed)  # noqa: S311  # repeatable chance, not secrets
     names = sorted(rooms)
-    return [pick.choice(rooms[names[at % len(names)]]) for at in range(count)]
+    return [pick.choice(rooms[names[turn % len(names)]]) for turn in range(count)]
 
 
 def tests_of_room(room: str) -> bool:
@@ -362,14 +362,14 @@ def run(mutations: Sequence[Mutation], limit_s: float) -> list[Mutation]:
     with tempfile.TemporaryDirectory(prefix="medusa-sim-mutations-") as folder:
         copy = copied(Path(folder))
         for done, mutation in enumerate(mutations, start=1):
-            at = time.monotonic()
+            started = time.monotonic()
             told = caught(mutation, copy, limit_s)
             if not told:
                 survived.append(mutation)
             now = time.monotonic()
             left_s = (now - began) / done * (len(mutations) - done)
             print(
-                f"[{done}/{len(mutations)}, {now - at:.0f} s, {left_s / 60:.0f} min left] "
+                f"[{done}/{len(mutations)}, {now - started:.0f} s, {left_s / 60:.0f} min left] "
                 f"{'caught' if told else 'SURVIVED'}: {mutation}\n    {told}",
                 flush=True,
             )

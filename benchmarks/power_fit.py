@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common.engine_rows import PROMPTS
+from common.engine_rows import MODELS, PROMPTS
 from common.script import command_line
 from common.study import left_out, measured_rows, named_rows, table
-from engine_parallel import MODELS
 from scipy.optimize import least_squares
 
 from medusa_sim.arrays import BoolArray, FloatArray
@@ -141,7 +140,7 @@ def error_table(found: pd.DataFrame) -> str:
     """One line a model, and all of them."""
     lines = [
         (name, len(own), ", ".join(map(str, sorted(set(own.gpus)))),
-         *(f"{own[of].abs().mean():.1%}" for of in ("fit", "measured", "predicted")),
+         *(f"{own[error].abs().mean():.1%}" for error in ("fit", "measured", "predicted")),
          f"{own.predicted.mean():+.1%}")
         for name, own in (*found.groupby("model", sort=False), ("all", found))
     ]  # fmt: skip

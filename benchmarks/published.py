@@ -325,8 +325,8 @@ def quantities(line: Any, scored: Scored) -> Iterator[dict[str, Any]]:
     tokens, _ = tokens_of(line)
     tells_rate = "tok/s" in str(line.unit)
 
-    def quantity(what: str, measured: float, predicted: float, of: Ends, **more: Any) -> dict[str, Any]:
-        low, high = (predicted * end for end in of)
+    def quantity(what: str, measured: float, predicted: float, band: Ends, **more: Any) -> dict[str, Any]:
+        low, high = (predicted * end for end in band)
         held = low <= measured <= high
         place = {"what": what, "measured": measured, "predicted": predicted, "low": low, "high": high}
         return place | {"held": held, "unstated": "" if more else unstated(line, what), **more}
@@ -358,11 +358,11 @@ def cookbook(launch: Launch = load_runtime) -> pd.DataFrame:
         request_s = (line.ttft_ms + (line.osl - 1.0) * line.tpot_ms) / 1e3
         gpus = round(line.max_concurrency * tokens / request_s / line.total_tok_s_per_gpu)
         name = line.model.partition(" (")[0]
-        of = COOKBOOK_MODELS.get((name, line.precision))
+        arguments = COOKBOOK_MODELS.get((name, line.precision))
         waits = (1.0 + line.max_concurrency) / 2.0
         own = alone.get(tuple(getattr(line, key) for key in place), math.nan)
         told = {
-            "no configuration of the model": of is None,
+            "no configuration of the model": arguments is None,
             "acceptance not stated of these prompts": line.spec_method != "none"
             and not str(line.acceptance_note).startswith("forced"),
             "untuned kernels, by its note": "untuned Triton" in line.note
@@ -375,7 +375,7 @@ def cookbook(launch: Launch = load_runtime) -> pd.DataFrame:
             "model": name, "gpu": line.hardware, "gpus": gpus, "weights": line.precision,
             "drafts": line.draft_tokens,
             "requests": line.max_concurrency, "measured": line.tpot_ms, "first": line.ttft_ms,
-            "skipped": skipped, **({} if skipped else in_step(line, of or {}, gpus, launch)),
+            "skipped": skipped, **({} if skipped else in_step(line, arguments or {}, gpus, launch)),
         })  # fmt: skip
     lines = pd.DataFrame(found)
     lines["error"] = lines.predicted / lines.measured - 1.0
@@ -383,7 +383,7 @@ def cookbook(launch: Launch = load_runtime) -> pd.DataFrame:
     return lines
 
 
-def in_step(line: Any, of: dict[str, Any], gpus: int, launch: Launch) -> dict[str, float]:
+def in_step(line: Any, arguments: dict[str, Any], gpus: int, launch: Launch) -> dict[str, float]:
     """Time per token with its 80 % band and first token of a row of the cookbook, in milliseconds.
 
     Prompts are read one after the other: a request waits for those before its own, its tokens for the others.
@@ -394,7 +394,7 @@ def in_step(line: Any, of: dict[str, Any], gpus: int, launch: Launch) -> dict[st
         more = {"drafter": line.spec_method, "acceptance": f"{line.acceptance_length:g}@{drafts}"}
     scenario = ms.Scenario(
         gpu=COOKBOOK_GPUS[line.hardware], runtime=launch("sglang-0.5"), tp=gpus,
-        prompt_tokens=float(line.isl), output_tokens=float(line.osl), **of, **more,
+        prompt_tokens=float(line.isl), output_tokens=float(line.osl), **arguments, **more,
     )  # fmt: skip
     length = int(line.isl + line.osl / 2)
     cells = scenario.sweep(sorted({1, int(line.max_concurrency)}), length, [1, drafts + 1] if drafts else [1])

@@ -95,10 +95,10 @@ def _is_speedup(row: Row) -> bool:
     return row["source"].startswith(("specdecode-bench ngram", "specdecode-bench eagle3", "SpecBundle"))
 
 
-def _with_worst(rows: Sequence[Row], of: str) -> str:
+def _with_worst(rows: Sequence[Row], prefix: str) -> str:
     """Means of the files, and the worst model of all."""
-    worst = max((first(row[f"{of}worst"]) for row in rows), key=float)
-    return f"{span([row[f'{of}mean'] for row in rows])} ({worst} %)"
+    worst = max((first(row[f"{prefix}worst"]) for row in rows), key=float)
+    return f"{span([row[f'{prefix}mean'] for row in rows])} ({worst} %)"
 
 
 def errors_section() -> str:

@@ -152,19 +152,19 @@ def compare(before: Path, after: Path) -> int:
     return differing + len(lost) + len(added)
 
 
-def differences(old: Any, new: Any, at: str) -> Iterator[str]:
+def differences(old: Any, new: Any, place: str) -> Iterator[str]:
     """Places where two answers differ, with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in [*old, *(name for name in new if name not in old)]:
             if name not in _LEFT_OUT:
-                yield from differences(old.get(name, "(none)"), new.get(name, "(none)"), f"{at}.{name}")
+                yield from differences(old.get(name, "(none)"), new.get(name, "(none)"), f"{place}.{name}")
     elif isinstance(old, list) and isinstance(new, list):
         if len(old) != len(new):
-            yield f"{at}: {len(old)} -> {len(new)} entries"
+            yield f"{place}: {len(old)} -> {len(new)} entries"
         for index, (one, other) in enumerate(zip(old, new, strict=False)):
-            yield from differences(one, other, f"{at}[{index}]")
+            yield from differences(one, other, f"{place}[{index}]")
     elif not same(old, new):
-        yield f"{at}: {old!r} -> {new!r}"
+        yield f"{place}: {old!r} -> {new!r}"
 
 
 def same(old: Any, new: Any) -> bool:

@@ -90,10 +90,10 @@ def dense_cells() -> pd.DataFrame:
             lambda found, own: engine_fit.errors(found, list(every[own])),
         )
 
-    cards = [(unversioned(of.row.runtime), load_gpu(of.row.gpu).architecture) for of in rows]
-    several = {engine for engine, _ in cards if len({card for of, card in cards if of == engine}) > 1}
+    cards = [(unversioned(each.row.runtime), load_gpu(each.row.gpu).architecture) for each in rows]
+    several = {engine for engine, _ in cards if len({card for name, card in cards if name == engine}) > 1}
     outs = {
-        "source": without([paper_of(of.row.source) for of in rows]),
+        "source": without([paper_of(each.row.source) for each in rows]),
         "generation": without([" ".join(card) for card in cards]),
     }
     for each in rows:
@@ -101,7 +101,7 @@ def dense_cells() -> pd.DataFrame:
     shipped, found = engine_fit.errors(stored(engine_fit.TERMS), rows), []
     for way, out in outs.items():
         cells = banded(rows, shipped, out)
-        is_told = (cells.kind == "round") | ((cells.kind == "speedup") & (cells.of == "ratio"))
+        is_told = (cells.kind == "round") | ((cells.kind == "speedup") & (cells.row_kind == "ratio"))
         cells = cells[is_told & ~cells.drafter.isin(lookups())]
         dense = np.array([form_of(load_model(name)) == "dense" for name in cells.model])
         if way == "source":
@@ -133,7 +133,7 @@ def latent_cells() -> pd.DataFrame:
     rows["tokens"] = np.round(deepseek_rows.tokens_per_round(rows), 6)
     rows = rows[rows.speculation != "none"]
     before = deepseek_rows.runtimes_of(deepseek_rows.PRIOR)
-    time_ms, low, high = deepseek_rows.banded(rows, {name: bare(of) for name, of in before.items()})
+    time_ms, low, high = deepseek_rows.banded(rows, {name: bare(runtime) for name, runtime in before.items()})
     measured = rows.median_tpot_ms.to_numpy()
     return pd.DataFrame(
         {
@@ -178,11 +178,11 @@ def cookbook_cells() -> pd.DataFrame:
     """Rounds of lone requests in SGLang's cookbook: of more, half of what is measured are prompts."""
     rows = published.cookbook(launched)
     rows = rows[(rows.skipped == "") & (rows.drafts > 0) & (rows.requests == 1)]
-    of = [published.COOKBOOK_MODELS[line.model, line.weights]["model"] for line in named_rows(rows)]
+    models = [published.COOKBOOK_MODELS[line.model, line.weights]["model"] for line in named_rows(rows)]
     cards = [published.COOKBOOK_GPUS[line.gpu] for line in named_rows(rows)]
     return pd.DataFrame(
         {
-            "way": [way_of("sglang", gpu, name) for gpu, name in zip(cards, of, strict=True)],
+            "way": [way_of("sglang", gpu, name) for gpu, name in zip(cards, models, strict=True)],
             "paper": "cookbook " + rows.model,
             "source": "cookbook " + rows.model,
             "low": np.log(rows.predicted / rows.low),

@@ -3,15 +3,12 @@
     python benchmarks/scan.py                     # all, five minutes; one line a finding at the end
     python benchmarks/scan.py --sample 12         # every so many-th, for a quick look
     python benchmarks/scan.py --each              # with a line for each set-up
-    python benchmarks/scan.py --random 200        # drawn from all GPUs, models, engines, drafters
 
 Each set-up serves requests of 512 + 256 tokens, 1 to 512 at once, plain and with one to three drafts.
 Counted: batches at which speculation pays that lie in several ranges; one request more that lowers the
 throughput of plain decoding by over 3 %; a prompt 2 % longer that moves a speedup by over 3 %; a draft
 accepted more often that lowers throughput; a band that narrows beyond the largest batch that the engine was
 measured with.
-Random ones are seen at some twenty batches and six lengths: verdicts that come again after they went, along
-either, and watts beyond what a GPU draws at least and at most, or that fall with more requests.
 """
 
 from __future__ import annotations
@@ -21,22 +18,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 from common.script import command_line
 
 from medusa_sim.api import Scenario
-from medusa_sim.engines.runtime import runtime_names
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.sweep import grid_options
-from medusa_sim.models.named import load_model, model_names
-from medusa_sim.plan.verdict import LOSES, NO_GAIN, PAYS, drafting_spans, stretches, verdict_codes
+from medusa_sim.plan.verdict import drafting_spans, stretches, verdict_codes
 
 CARDS = ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")
 MODELS = (
@@ -50,13 +43,6 @@ PROMPT, OUTPUT, LENGTH, MOST = 512.0, 256.0, 640, 512
 COUNTS = (1, 2, 3, 4)
 DRAFTER, TOKENS = "eagle3", "2.48@3"
 LESS, MORE = 0.85, 0.86
-METHODS = ("eagle3", "eagle", "mtp", "draft-model", "ngram", "suffix", "dflash")
-DTYPES = (None, "bf16", "fp8", "nvfp4")
-FEW_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512)
-LENGTHS = (256, 1024, 2048, 4096, 8192, 32768)
-SMALL = 2e9
-"""Bytes of weights below which a model is not drawn."""
-
 _Each = TypeVar("_Each")
 
 
@@ -67,27 +53,19 @@ class SetUp:
     gpu: str
     model: str
     runtime: str
-    dtype: str | None
+    dtype: str
     tp: int
-    drafter: str = DRAFTER
 
     def scenario(self, prompt: float = PROMPT, acceptance: str | float = TOKENS) -> Scenario:
         """With EAGLE-3 drafts. Raises MedusaSimError where it does not run."""
         dtype = None if self.model.startswith("gpt-oss") else self.dtype  # experts in 4 bits
-        return self._scenario(dtype=dtype, acceptance=acceptance, prompt_tokens=prompt, output_tokens=OUTPUT)
-
-    def alone(self) -> Scenario:
-        """Its steps alone, without traffic. Raises MedusaSimError where it does not run."""
-        return self._scenario(dtype=self.dtype, acceptance=TOKENS)
-
-    def _scenario(self, **more: Any) -> Scenario:
         return Scenario(
-            gpu=self.gpu, model=self.model, runtime=self.runtime, tp=self.tp, drafter=self.drafter, **more
-        )
+            gpu=self.gpu, model=self.model, runtime=self.runtime, tp=self.tp, dtype=dtype, drafter=DRAFTER,
+            acceptance=acceptance, prompt_tokens=prompt, output_tokens=OUTPUT,
+        )  # fmt: skip
 
     def __str__(self) -> str:
-        drafts = "" if self.drafter == DRAFTER else f" {self.drafter}"
-        return f"{self.tp} x {self.gpu} {self.model} {self.dtype} {self.runtime}{drafts}"
+        return f"{self.tp} x {self.gpu} {self.model} {self.dtype} {self.runtime}"
 
 
 def set_ups(sample: int = 1) -> Iterator[SetUp]:
@@ -108,63 +86,6 @@ def set_ups(sample: int = 1) -> Iterator[SetUp]:
             if fits:
                 yield each
                 break
-
-
-def drawn(count: int, seed: int) -> Iterator[SetUp]:
-    """So many random set-ups that run and hold 8 requests of the second length."""
-    rng, found = np.random.default_rng(seed), 0
-    gpus = [name for name in gpu_names() if load_gpu(name).architecture != "cpu"]
-    models = [name for name in model_names() if load_model(name).weight_bytes > SMALL]
-    engines = [name for name in runtime_names() if name.startswith(ENGINES)]
-    while found < count:
-        gpu, model, engine, drafter = (str(rng.choice(names)) for names in (gpus, models, engines, METHODS))
-        each = SetUp(gpu, model, engine, DTYPES[rng.integers(len(DTYPES))], int(rng.choice(GPUS)), drafter)
-        try:
-            cells = price(each.alone(), [8], LENGTHS[1:2]).by_count
-            fits = cells.fits.all() and np.isfinite(cells.speedup).all()
-        except MedusaSimError:
-            continue
-        if fits:
-            found += 1
-            yield each
-
-
-def again(codes: np.ndarray) -> int:
-    """Certain verdicts that come again after another one, along the first axis; the most of a column."""
-    most = 0
-    for column in codes.T:
-        certain = [code for code in column.tolist() if code in (LOSES, PAYS)]
-        runs = [code for code, _ in itertools.groupby(certain)]
-        most = max(most, len(runs) - len(set(runs)))
-    return most
-
-
-def seen(each: SetUp) -> dict[str, float]:
-    """What a random set-up shows over FEW_BATCHES and LENGTHS."""
-    cells = price(each.alone(), FEW_BATCHES, LENGTHS).by_count
-    fits = np.asarray(np.broadcast_to(cells.fits, cells.shape).all(axis=2))
-    codes = np.where(fits, verdict_codes(cells), NO_GAIN)
-    rate = np.where(fits, cells.tokens_per_s[:, :, 0], np.nan)
-    falls = rate[1:] / rate[:-1] - 1.0
-    worst = {
-        "again": again(codes),
-        "again by length": again(codes.T),
-        "worst fall": np.nanmin(falls, initial=0.0),
-    }
-    power = cells.scenario.gpu.power
-    if power is not None:
-        each_watts = np.where(fits[..., None], cells.server_steps.watts, np.nan) / cells.scenario.gpus
-        falling = each_watts[1:, :, 0] / each_watts[:-1, :, 0] - 1.0
-        worst |= {
-            "beyond": max(
-                np.nanmax(each_watts) / power.limit_watts, power.fit.idle_watts / np.nanmin(each_watts)
-            ),
-            "worst watts": np.nanmin(falling, initial=0.0),
-        }
-    low, high = cells.speedup_band
-    return {name: float(value) for name, value in worst.items()} | {
-        "upside down": float(((low > cells.speedup * 1.0001) | (high < cells.speedup * 0.9999)).any())
-    }
 
 
 def by_count_of(
@@ -223,33 +144,13 @@ COUNTED: tuple[tuple[str, Callable[[pd.DataFrame], pd.Series[bool]], str, str], 
 )
 
 
-COUNTED_OF_RANDOM: tuple[tuple[str, Callable[[pd.DataFrame], pd.Series[bool]], str, str], ...] = (
-    ("certain verdicts that come again with more requests", lambda t: t["again"] > 0, "again", "max"),
-    ("with longer requests", lambda t: t["again by length"] > 0, "again by length", "max"),
-    ("plain throughput lower at the next batch by over 3 %", lambda t: t["worst fall"] < -0.03, "worst fall",
-     "min"),
-    ("watts beyond what a card draws", lambda t: t.beyond > 1.001, "beyond", "max"),
-    ("watts lower at the next batch by over 5 %", lambda t: t["worst watts"] < -0.05, "worst watts", "min"),
-    ("bands that leave their value out", lambda t: t["upside down"] > 0, "upside down", "max"),
-)  # fmt: skip
-
-
-def tell(
-    table: pd.DataFrame, counted: Sequence[tuple[str, Callable[..., pd.Series[bool]], str, str]]
-) -> None:
-    """A line a finding: how many set-ups show it, the worst of them."""
-    for name, of, worst, way in counted:
-        where = getattr(table[worst], f"idx{way}")()
-        print(f"{int(of(table).sum()):4}  {name} (worst {table[worst][where]:.3g}: {where})")
-
-
 def every_row(
-    every: Sequence[_Each], of: Callable[[_Each], dict[str, float]], *, each_too: bool
+    every: Sequence[_Each], shown: Callable[[_Each], dict[str, float]], *, each_too: bool
 ) -> pd.DataFrame:
     """What each set-up shows, with progress; each_too: printed as well."""
     began, rows = time.monotonic(), []
     for index, each in enumerate(every):
-        rows.append(of(each))
+        rows.append(shown(each))
         left = (time.monotonic() - began) / (index + 1) * (len(every) - index - 1)
         print(
             f"\r{index + 1} of {len(every)} set-ups, {left:.0f} s left ", end="", file=sys.stderr, flush=True
@@ -262,22 +163,16 @@ def every_row(
 
 
 def main() -> None:
-    """Scan, and tell."""
+    """Scan; a line a finding: how many set-ups show it, the worst of them."""
     options = command_line(__doc__)
     options.add_argument("--sample", type=int, default=1, metavar="N", help="every N-th set-up alone")
     options.add_argument("--each", action="store_true", help="a line for each set-up")
-    options.add_argument("--random", type=int, default=0, metavar="N", help="random set-ups instead")
-    options.add_argument("--seed", type=int, default=1, help="of the draws")
     asked = options.parse_args()
-    if asked.random:
-        every = list(drawn(asked.random, asked.seed))
-        print(f"{len(every)} random set-ups, steps at {len(FEW_BATCHES)} batches and {len(LENGTHS)} lengths")
-        tell(every_row(every, seen, each_too=asked.each), COUNTED_OF_RANDOM)
-        return
-    every = list(set_ups(asked.sample))
-    table = every_row(every, scanned, each_too=asked.each)
+    table = every_row(list(set_ups(asked.sample)), scanned, each_too=asked.each)
     print(f"{len(table)} set-ups, one to {MOST} requests of {PROMPT:g} + {OUTPUT:g} tokens")
-    tell(table, COUNTED)
+    for name, shows, worst, way in COUNTED:
+        where = getattr(table[worst], f"idx{way}")()
+        print(f"{int(shows(table).sum()):4}  {name} (worst {table[worst][where]:.3g}: {where})")
 
 
 if __name__ == "__main__":

@@ -229,8 +229,8 @@ def main() -> None:
     every = fitted(left_beside(table, runtime), runtime)
     assert every.engine is not None
     for name in TERMS:
-        of = [getattr(engine, name).value for engine in (runtime.engine, every.engine)]
-        print(f"{name}: shipped {of[0]:.0f}, fitted to every row {of[1]:.0f}")
+        values = [getattr(engine, name).value for engine in (runtime.engine, every.engine)]
+        print(f"{name}: shipped {values[0]:.0f}, fitted to every row {values[1]:.0f}")
     print("\n".join(f"{who}: E2E {what} %, {where}" for who, what, where in OTHERS))
     if asked.rows:
         names = [name for name, *_ in QUANTITIES]

@@ -186,14 +186,14 @@ def predicted_passes(given: argparse.Namespace, files: Files, pastes: dict[str, 
         for form in forms:
             both = []
             for bench_file in (pastes[f"{name}-{form}"], None):
-                at = Scenario(
+                scenario = Scenario(
                     gpu=given.gpu, runtime=RUNTIME, model=str(files.path(name, form)), drafter="ngram",
                     acceptance=0.5, bench=bench_file,
                 )  # fmt: skip
                 rows = [
                     LocalRow(columns=m, depth=max(1, depth), time_us=1.0) for depth in DEPTHS for m in COLUMNS
                 ]
-                both.append(pass_times(at.latency, at.model, at.runtime, rows) / 1e3)  # type: ignore[arg-type]
+                both.append(pass_times(scenario.latency, scenario.model, scenario.runtime, rows) / 1e3)  # type: ignore[arg-type]
             at_each = [(depth, m) for depth in DEPTHS for m in COLUMNS]
             for (depth, m), own, prior in zip(at_each, *both, strict=True):
                 found.append(Verification(name, form, depth, m, float(own), float(prior)))
@@ -286,12 +286,12 @@ def predicted_rounds(
                 "draft_model": str(files.path(f"{name}-draft", form))
             }  # fmt: skip
             steps = [max(rate * share if way == "ngram" else rate, 1e-6) for rate in rates]
-            at = Scenario(
+            scenario = Scenario(
                 gpu=given.gpu, runtime=RUNTIME, model=str(files.path(name, form)), drafter=way,
                 acceptance=np.minimum.accumulate(steps).tolist(), bench=pastes[f"{name}-{form}"],
                 max_drafts=drafts, **more,
             )  # fmt: skip
-            rows = at.sweep(1, depth, sorted({int(mean) + 1, min(int(mean) + 2, drafts + 1)}))
+            rows = scenario.sweep(1, depth, sorted({int(mean) + 1, min(int(mean) + 2, drafts + 1)}))
             round_us = float(np.interp(mean + 1.0, rows["candidates"], rows["verify_step_us"]))
             tokens = 1.0 + float(sum(np.minimum.accumulate(steps)))
             gain = tokens * float(rows["decode_step_us"].iloc[0]) / round_us

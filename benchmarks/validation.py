@@ -110,10 +110,10 @@ def _errors(found: pd.DataFrame) -> tuple[str, str]:
     return percent(size.mean()), percent(size.max())
 
 
-def _best_length(found: pd.DataFrame, of: str) -> str:
+def _best_length(found: pd.DataFrame, whose: str) -> str:
     """The draft length of the most tokens/s, and these."""
-    best = found.iloc[int(found[f"{of}_tokens_per_s"].argmax())]
-    return f"{best['gamma']}: {best[f'{of}_tokens_per_s']:.1f}"
+    best = found.iloc[int(found[f"{whose}_tokens_per_s"].argmax())]
+    return f"{best['gamma']}: {best[f'{whose}_tokens_per_s']:.1f}"
 
 
 def main() -> None:

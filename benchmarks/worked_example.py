@@ -69,7 +69,7 @@ def bytes_of(step: SingleStep) -> dict[str, float]:
 def kernel_rows(plain: SingleStep, drafted: SingleStep) -> list[tuple[str, ...]]:
     """One line a kernel: bytes, floor, plain step, verification, all drafting passes."""
     read, bandwidth = bytes_of(plain), load_gpu(GPU).bandwidth_bytes_per_s
-    times = [_by_kernel(*of) for of in ((plain, "target"), (drafted, "target"), (drafted, "draft"))]
+    times = [_by_kernel(plain, "target"), _by_kernel(drafted, "target"), _by_kernel(drafted, "draft")]
 
     def sizes(size: float) -> tuple[str, str]:
         return f"{size / 1e9:.3f} GB", f"{US_PER_S * size / bandwidth:,.0f}"

@@ -162,7 +162,7 @@ NEED_ROWS = [
     and (re.search(r"(?<!def )\bmeasured(_rows)?\(", script.read_text("utf-8")) or script.name in BY_MODULES)
 ]
 WORDS = {
-    "kernels.py": ["left-out", "heads"],
+    "kernels.py": ["left-out", "ranks"],
     "guards.py": ["--question=load, Azure's hour, 3"],
     "evidence_rule.py": None,
 }

@@ -53,7 +53,6 @@ QUICK = {
     "acceptance_by_output.py": "",
     "deeper_rates.py": "",
     "depth_profiles.py": "",
-    "engine_parallel.py": "",
     "expert_union.py": "",
     "operator_rows.py": "",
     "verify_attention.py": "",

@@ -78,9 +78,9 @@ def _walk(end: int, prompt_tokens: int, ahead: Callable[[int], list[bool]]) -> l
 
     ahead: whether each draft of a step is the text's token.
     """
-    at, accepted = prompt_tokens + 1, []
-    while at < end:
-        right = ahead(at)
+    place, accepted = prompt_tokens + 1, []
+    while place < end:
+        right = ahead(place)
         accepted.append(right.index(False) if False in right else len(right))
-        at += accepted[-1] + 1
+        place += accepted[-1] + 1
     return accepted

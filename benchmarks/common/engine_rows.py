@@ -57,6 +57,18 @@ SERVED_MODELS = {
     "Qwen/Qwen3-14B": "qwen3-14b",
     "google/gemma-3-27b-it": "gemma-3-27b",
 }
+LARGER = {
+    "meta-llama/Llama-3.1-70B-Instruct": "llama-3.1-70b",
+    "meta-llama/Llama-3.3-70B-Instruct": "llama-3.3-70b",
+}
+MIXTURES = {
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": "qwen3-235b-a22b",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
+    "openai/gpt-oss-20b": "gpt-oss-20b",
+}
+MODELS = SERVED_MODELS | LARGER | MIXTURES
+"""Models of the ML.ENERGY benchmark: dense ones on one GPU, to whose rows terms are fitted, and others."""
 PROMPTS = {"lm-arena-chat": 240.0, "gpqa": 250.0}
 """Mean prompt tokens, which the file has not.
 
@@ -190,7 +202,7 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
     shipped, left_out: relative errors of the rows by the stored terms and by a fit without their group. A
     mean of tokens per step of another run is good to 4 %; where two steps were measured it cancels.
 
-    Columns: source, cell, group, runtime, drafter, weight, of (the row's kind), kind (`plain`, `round` or
+    Columns: source, cell, group, runtime, drafter, weight, row_kind, kind (`plain`, `round` or
     `speedup`), gpu, model, weights (their format), tp, batch, measured, predicted by the stored terms, low
     and high: half-widths (of the logarithm) of its interval, short and short_out: the logarithms of measured
     over predicted, by the stored terms and by the fit, held and held_out: whether the interval holds the
@@ -198,9 +210,9 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
     """
     ratios = np.column_stack([shipped, left_out]) + 1.0
     plain = {
-        (of.row.source, of.row.model, of.row.batch): (of.row.measured, ratio)
-        for of, ratio in zip(rows, ratios, strict=True)
-        if of.row.kind == "step" and not of.row.drafts
+        (kernels.row.source, kernels.row.model, kernels.row.batch): (kernels.row.measured, ratio)
+        for kernels, ratio in zip(rows, ratios, strict=True)
+        if kernels.row.kind == "step" and not kernels.row.drafts
     }
     found = []
 
@@ -212,13 +224,13 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
         ends = float(low), float(high)
         found.append((*place, *set_up, measured, measured * gain[0], *ends, *short, *inside.tolist()))
 
-    for of, ratio in zip(rows, ratios, strict=True):
-        row, batch, length = of.row, np.asarray(of.row.batch), np.asarray(of.row.seq_len)
-        step = decode = decode_step(of.setting, batch, length).cost
+    for kernels, ratio in zip(rows, ratios, strict=True):
+        row, batch, length = kernels.row, np.asarray(kernels.row.batch), np.asarray(kernels.row.seq_len)
+        step = decode = decode_step(kernels.setting, batch, length).cost
         if row.drafts:
-            step = speculative_step(of.setting, batch, length, np.asarray(row.drafts + 1)).cost
+            step = speculative_step(kernels.setting, batch, length, np.asarray(row.drafts + 1)).cost
         if row.kind != "ratio":
-            low, high = (np.hypot(half, between_of(of.setting)) for half in step.halves)
+            low, high = (np.hypot(half, between_of(kernels.setting)) for half in step.halves)
             add(row, "round" if row.drafts else "plain", row.measured, ratio, low, high)
         if row.drafts:
             low, high = overhead_halves(step, decode).of_inverse
@@ -230,15 +242,15 @@ def banded(rows: Sequence[Kernels], shipped: FloatArray, left_out: FloatArray) -
                 measured, gain = of_plain / row.measured, its_ratio / ratio
             add(row, "speedup", measured, gain, low, high)
     columns = (
-        "source cell group runtime drafter weight of kind gpu model weights tp batch measured predicted low "
-        "high short short_out held held_out"
+        "source cell group runtime drafter weight row_kind kind gpu model weights tp batch measured "
+        "predicted low high short short_out held held_out"
     )
     return pd.DataFrame(found, columns=columns.split())
 
 
-def between_of(of: Setting) -> float:
+def between_of(setting: Setting) -> float:
     """What a step of a dense model has for how near its set-up lies to what was measured."""
-    runtime, gpu, model = of.runtime, of.latency.gpu, of.model
+    runtime, gpu, model = setting.runtime, setting.latency.gpu, setting.model
     assert runtime.engine is not None
     beside = least_half_width(widenings(place_of(runtime, gpu, model)), 1.0, 0.0)
     return math.hypot(beside, runtime.engine.between_share.value)
@@ -271,13 +283,13 @@ def plain_setting(
     launched, device = load_runtime(runtime), load_gpu(gpu)
     assert launched.engine is not None
     kernels, library = launched.step_kernels(device, formats[0]), launched.library
-    of = with_dtypes(load_model(model), *formats)
-    told = kernels_half_share(place_of(launched, device, of))
-    case = Case(form=form_of(of), gpus=tp, generation=device.architecture)
+    priced = with_dtypes(load_model(model), *formats)
+    told = kernels_half_share(place_of(launched, device, priced))
+    case = Case(form=form_of(priced), gpus=tp, generation=device.architecture)
     gains = {"far_gain_share": launched.engine.far_gain_share.at(case)}
     return Setting(
         latency=cached(CalibratedLatency(device, kernels, library=library, serves=library)),
-        model=of, parallel=Parallel(tp=tp),
+        model=priced, parallel=Parallel(tp=tp),
         runtime=replace(launched, engine=launched.engine.with_terms(gains), kernels_half_share=told),
         scope="model",
     )  # fmt: skip
@@ -332,31 +344,32 @@ def _reported(table: pd.DataFrame) -> Iterator[Row]:
     profiled = table[table.source.str.endswith("32374")]
     for batch in sorted(set(profiled.batch_or_concurrency.astype(float))):
         lines = profiled[profiled.batch_or_concurrency.astype(float) == batch]
-        at: dict[str, Any] = {
+        place: dict[str, Any] = {
             "batch": batch,
             "seq_len": 250.0,
         }  # no context is stated: chosen with residuals in sight
         yield step(
-            "PR 32374", "vllm-0.14", f"b{batch:.0f} K0", measured=1e3 * lines.baseline_value.iloc[0], **at
+            "PR 32374", "vllm-0.14", f"b{batch:.0f} K0", measured=1e3 * lines.baseline_value.iloc[0], **place
         )
         for line in named_rows(lines):
             drafts = int(line.k_or_tree[-1])
             yield step("PR 32374", "vllm-0.14", f"b{batch:.0f} K{drafts}", measured=1e3 * line.spec_value,
-                       drafter="eagle", drafts=drafts, **at)  # fmt: skip
-    at = {"batch": 1.0, "seq_len": 400.0}
-    yield step("issue 20780", "vllm-0.10", "K0", measured=7_070.0, **at)
+                       drafter="eagle", drafts=drafts, **place)  # fmt: skip
+    place = {"batch": 1.0, "seq_len": 400.0}
+    yield step("issue 20780", "vllm-0.10", "K0", measured=7_070.0, **place)
     for line in named_rows(table[table.source.str.endswith("20780")]):
         drafts, drafter = int(line.k_or_tree[-1]), DRAFTERS[line.method]
         # its EAGLE-3 pass takes 1.0 ms, that of specdecode-bench 0.69
         weight = 0.1 if drafter == "eagle3" else 1.0
+        round_us = 1e3 * line.spec_value * line.acceptance_length
         yield step("issue 20780", "vllm-0.10", f"{drafter} K{drafts}", drafter=drafter, drafts=drafts,
-                   measured=1e3 * line.spec_value * line.acceptance_length, weight=weight, **at)  # fmt: skip
+                   measured=round_us, weight=weight, **place)  # fmt: skip
     for source, model, plain, rounds in ONE_REQUEST:
-        at = {"batch": 1.0, "seq_len": 300.0, "model": model}
-        yield step(source, "vllm-0.8", "K0", measured=1e6 / plain, **at)
+        place = {"batch": 1.0, "seq_len": 300.0, "model": model}
+        yield step(source, "vllm-0.8", "K0", measured=1e6 / plain, **place)
         for drafter, drafts, rate, tokens in rounds:
             yield step(source, "vllm-0.8", f"{drafter} K{drafts}", drafter=drafter, drafts=drafts,
-                       measured=1e6 * tokens / rate, **at)  # fmt: skip
+                       measured=1e6 * tokens / rate, **place)  # fmt: skip
 
 
 def _bench_plain(table: pd.DataFrame) -> Iterator[Row]:

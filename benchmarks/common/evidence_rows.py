@@ -67,16 +67,16 @@ def _us(found: Table, digits: int = 6) -> Any:
     return (1e3 * found.latency.astype(np.float64)).round(digits)
 
 
-def _of_system(found: Table, of: Place, **columns: Any) -> Table:
+def _of_system(found: Table, place: Place, **columns: Any) -> Table:
     """Rows under the names of `moe_tp`: system and framework as the wheel spells them."""
-    named = {"gpu": of.system, "engine": of.framework, "version": of.version}
+    named = {"gpu": place.system, "engine": place.framework, "version": place.version}
     return pd.DataFrame(named | columns, found.index)
 
 
-def _of_gpu(found: Table, of: Place, **columns: Any) -> Table:
+def _of_gpu(found: Table, place: Place, **columns: Any) -> Table:
     """Rows under the names of `kernels_2026`: GPUs and engines as the project spells them."""
-    named = {"gpu": of.gpu, "engine": of.engine, "version": of.version, "kernel": found.kernel_source}
-    return pd.DataFrame(named | columns, found.index)
+    named = {"gpu": place.gpu, "engine": place.engine, "version": place.version}
+    return pd.DataFrame(named | {"kernel": found.kernel_source} | columns, found.index)
 
 
 # measured/
@@ -95,9 +95,9 @@ def measured_gemm(found: Table, _: Place) -> Table:
     )  # fmt: skip
 
 
-def measured_attention(found: Table, of: Place) -> Table:
+def measured_attention(found: Table, place: Place) -> Table:
     """`measured/*_attention_sglang`: no window, K and V in the format of the queries."""
-    decodes = of.table.startswith("generation")
+    decodes = place.table.startswith("generation")
     rows = _measured(
         found, op="decode_attention" if decodes else "prefill_attention", batch=found.batch_size,
         q_len=1 if decodes else found.isl, kv_len=found.isl + found.step, heads=found.num_heads,
@@ -113,31 +113,31 @@ def measured_attention(found: Table, of: Place) -> Table:
 # moe_tp/
 
 
-def quantised(found: Table, of: Place) -> Table:
+def quantised(found: Table, place: Place) -> Table:
     """`moe_tp/quant_gemm`."""
     return _of_system(
-        found, of, kernel=found.kernel_source, dtype=found.gemm_dtype, m=found.m, n=found.n, k=found.k,
+        found, place, kernel=found.kernel_source, dtype=found.gemm_dtype, m=found.m, n=found.n, k=found.k,
         **{TIME: _us(found, 3)},
     )  # fmt: skip
 
 
-def experts(found: Table, of: Place) -> Table:
+def experts(found: Table, place: Place) -> Table:
     """`moe_tp/moe`. What a rank was given of a layer was not recorded: `common/routing.py` draws it."""
     gated = [size not in NOT_GATED for size in zip(found.hidden_size, found.inter_size, strict=True)]
     return _of_system(
-        found, of, kernel=found.kernel_source, dtype=found.moe_dtype, tokens=found.num_tokens,
+        found, place, kernel=found.kernel_source, dtype=found.moe_dtype, tokens=found.num_tokens,
         hidden=found.hidden_size, inter=found.inter_size, topk=found.topk, experts=found.num_experts,
         tp=found.moe_tp_size, ep=found.moe_ep_size, distribution=found.distribution, gated=gated,
         **{TIME: _us(found, 3)},
     )  # fmt: skip
 
 
-def latent(found: Table, of: Place) -> Table:
+def latent(found: Table, place: Place) -> Table:
     """`moe_tp/mla`: the kernel, or the module with its projections."""
-    is_module, is_wide = of.table.endswith("_module"), of.table.startswith("wideep")
-    decodes = "generation" in of.table
+    is_module, is_wide = place.table.endswith("_module"), place.table.startswith("wideep")
+    decodes = "generation" in place.table
     return _of_system(
-        found, of, kernel=found.kernel_source,
+        found, place, kernel=found.kernel_source,
         scope="module" if is_module else "wideep_module" if is_wide else "kernel",
         phase="decode" if decodes else "prefill", mla_dtype=found.mla_dtype, kv_dtype=found.kv_cache_dtype,
         gemm_dtype=found.gemm_type if "gemm_type" in found else "none", heads=found.num_heads,
@@ -146,43 +146,44 @@ def latent(found: Table, of: Place) -> Table:
     )  # fmt: skip
 
 
-def collectives(found: Table, of: Place) -> Table:
+def collectives(found: Table, place: Place) -> Table:
     """`moe_tp/collectives`: the table counts elements, of its own precision where it is an engine's."""
-    is_library = of.table == "nccl"
+    is_library = place.table == "nccl"
     dtype = found.nccl_dtype if is_library else found.allreduce_dtype
     return _of_system(
-        found, of, kernel=found.kernel_source, op=found.op_name, dtype=dtype, ranks=found.num_gpus,
+        found, place, kernel=found.kernel_source, op=found.op_name, dtype=dtype, ranks=found.num_gpus,
         bytes=found.message_size * dtype.map(_BYTES),
         **{TIME: _us(found) if is_library else _us(found, 3)},
     )  # fmt: skip
 
 
-def dispatch(found: Table, of: Place) -> Table:
+def dispatch(found: Table, place: Place) -> Table:
     """`moe_tp/moe_dispatch`: tables of three makers; DeepEP's give dispatch and combination a column each."""
-    if of.table.startswith("wideep_deepep"):
-        return pd.concat([_deepep(found, of, phase) for phase in ("dispatch", "combine")], ignore_index=True)
-    if of.table == "moe_a2a":
+    if place.table.startswith("wideep_deepep"):
+        phases = ("dispatch", "combine")
+        return pd.concat([_deepep(found, place, phase) for phase in phases], ignore_index=True)
+    if place.table == "moe_a2a":
         return _of_system(
-            found, of, backend=found.comm_backend, phase=found.phase, dtype=found.comm_dtype,
+            found, place, backend=found.comm_backend, phase=found.phase, dtype=found.comm_dtype,
             ep=found.ep_size, nodes=found.node_num, hidden=found.hidden_size, topk=found.topk,
             experts=found.num_experts, tokens=found.num_tokens, sms=found.sms,
             **{TIME: found.latency.round(3)},
         )  # fmt: skip
     return _of_system(
-        found, of, backend=found.kernel_source, phase=found.op_name, dtype=found.moe_dtype,
+        found, place, backend=found.kernel_source, phase=found.op_name, dtype=found.moe_dtype,
         ep=found.moe_ep_size, nodes=0, hidden=found.hidden_size, topk=found.topk,
         experts=found.num_experts, tokens=found.num_tokens, sms=0, **{TIME: _us(found, 3)},
     )  # fmt: skip
 
 
-def _deepep(found: Table, of: Place, phase: str) -> Table:
-    is_fast = of.table.endswith("_ll")
+def _deepep(found: Table, place: Place, phase: str) -> Table:
+    is_fast = place.table.endswith("_ll")
     dtype = "" if not is_fast else "fp8" if phase == "dispatch" else "bfloat16"
     time = (
         found[f"{phase}_avg_t_us"] if is_fast else found[f"{phase}_transmit_us"] + found[f"{phase}_notify_us"]
     )
     return _of_system(
-        found, of, backend="deepep_ll" if is_fast else "deepep_normal", phase=phase, dtype=dtype,
+        found, place, backend="deepep_ll" if is_fast else "deepep_normal", phase=phase, dtype=dtype,
         ep=found.node_num * _NODE_RANKS, nodes=found.node_num, hidden=found.hidden_size,
         topk=found.num_topk, experts=found.num_experts, tokens=found.num_token,
         sms=0 if is_fast else found[f"{phase}_sms"],
@@ -193,40 +194,40 @@ def _deepep(found: Table, of: Place, phase: str) -> Table:
 # kernels_2026/
 
 
-def _kept(found: Table, of: Place, **renamed: str) -> Table:
+def _kept(found: Table, place: Place, **renamed: str) -> Table:
     """All columns of a table that describe a shape, some under other names."""
     told = found.drop(columns=["framework", "version", "device", "kernel_source", "latency"])
-    return told.rename(columns=renamed).assign(**_of_gpu(found, of), **{TIME: _us(found)})
+    return told.rename(columns=renamed).assign(**_of_gpu(found, place), **{TIME: _us(found)})
 
 
-def recurrent(found: Table, of: Place) -> Table:
+def recurrent(found: Table, place: Place) -> Table:
     """`kernels_2026/gdn`, `kda`, `mamba2`."""
-    return _kept(found, of, batch_size="batch", seq_len="q_len")
+    return _kept(found, place, batch_size="batch", seq_len="q_len")
 
 
-def connections(found: Table, of: Place) -> Table:
+def connections(found: Table, place: Place) -> Table:
     """`kernels_2026/hyper_connections`."""
-    return _kept(found, of)
+    return _kept(found, place)
 
 
-def window(found: Table, of: Place) -> Table:
+def window(found: Table, place: Place) -> Table:
     """`kernels_2026/window_attention`: rows of attention that have a window."""
     rows = _of_gpu(
-        found, of, batch=found.batch_size, q_len=found.isl, heads=found.num_heads,
+        found, place, batch=found.batch_size, q_len=found.isl, heads=found.num_heads,
         kv_heads=found.num_key_value_heads, head_dim=found.head_dim, attn_dtype=found.attn_dtype,
         kv_cache_dtype=found.kv_cache_dtype, prefix=found.step, window=found.window_size,
-        phase=of.table.removesuffix("_attention"), **{TIME: _us(found)},
+        phase=place.table.removesuffix("_attention"), **{TIME: _us(found)},
     )  # fmt: skip
     return rows[found.window_size.fillna(0) > 0]
 
 
-def sparse(found: Table, of: Place) -> Table:
+def sparse(found: Table, place: Place) -> Table:
     """`kernels_2026/sparse`: whole modules."""
-    op, phase, _ = of.table.removeprefix("dsv4_").split("_")
+    op, phase, _ = place.table.removeprefix("dsv4_").split("_")
     few, many = _VERIFIED_TOKENS
     verifies = found.isl.between(few, many) & (found.step >= _VERIFIED_PREFIX) & (phase == "context")
     return _of_gpu(
-        found, of, model_name=found.model, mla_dtype=found.mla_dtype, kv_cache_dtype=found.kv_cache_dtype,
+        found, place, model_name=found.model, mla_dtype=found.mla_dtype, kv_cache_dtype=found.kv_cache_dtype,
         gemm_type=found.gemm_type, heads=found.num_heads, batch=found.batch_size, q_len=found.isl,
         tp_size=found.tp_size, prefix=found.step, op=op, phase=phase, verifies=verifies,
         compress_ratio=found.get("compress_ratio", np.nan), **{TIME: _us(found)},

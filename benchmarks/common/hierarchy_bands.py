@@ -39,8 +39,8 @@ def errors_by_kind(fit: Fit, outs: dict[str, LeftOut]) -> pd.DataFrame:
         near: Any = pd.Series(None, index=cells.index, dtype=object)
         for own in set(held):
             rest = sorted(set(cells.place[held != own] if keys else cells.place))
-            at = {place: difference(place, nearest(place, rest)) for place in set(cells.place[held == own])}
-            near[held == own] = cells.place[held == own].map(at.__getitem__)
+            new = {place: difference(place, nearest(place, rest)) for place in set(cells.place[held == own])}
+            near[held == own] = cells.place[held == own].map(new.__getitem__)
         found.append(
             pd.DataFrame(
                 {

@@ -115,7 +115,7 @@ class Fit:
         cells = self.cells[told]
         return str(cells.model.mode()[0]) if len({each.sizes for each in cells.place}) == 1 else ""
 
-    def of(self, term: str, values: FloatArray) -> FloatArray:
+    def level_sum(self, term: str, values: FloatArray) -> FloatArray:
         """What all levels of a term say of every cell."""
         own = self.columns[term]
         return np.asarray(self.levels[:, own] @ values[own])
@@ -129,20 +129,20 @@ class Fit:
         time, slopes = self.cells.rest.to_numpy(), dict[str, FloatArray]()
         beside = np.zeros(time.size)
         effects = [effect for effect in EFFECTS if not effect.of_first]
-        of = {effect.term: self.of(effect.term, values) for effect in effects}
+        sums = {effect.term: self.level_sum(effect.term, values) for effect in effects}
         for effect in effects:
-            part, value = self.cells[effect.part].to_numpy(dtype=np.float64), of[effect.term]
+            part, value = self.cells[effect.part].to_numpy(dtype=np.float64), sums[effect.term]
             if effect.plus:
                 counts = part if "host" in effect.term else np.where(value >= 0.0, part, 0.0)
                 beside, slopes[effect.term] = beside + counts * value, counts
             elif effect.part != "kernels":
                 slopes[effect.term] = np.exp(value) * part
                 time = time + slopes[effect.term]
-        slower = np.exp(of["kernels_share"])
+        slower = np.exp(sums["kernels_share"])
         slopes["kernels_share"] = time
         shares = {effect.term for effect in effects if not effect.plus}
         jacobian = np.zeros(self.levels.shape)
-        for term in of:
+        for term in sums:
             slope, own = slopes[term] * (slower if term in shares else 1.0), self.columns[term]
             jacobian[:, own] = slope[:, None] * self.levels[:, own]
         return np.asarray(time * slower + beside), jacobian
@@ -153,11 +153,11 @@ class Fit:
         step_us: what the steps take that a prompt waits for; nothing is derived by them.
         """
         cells, jacobian = self.cells, np.zeros(self.levels.shape)
-        prompts_us = cells.first_prompts.to_numpy() * np.exp(self.of("prompt_share", values))
+        prompts_us = cells.first_prompts.to_numpy() * np.exp(self.level_sum("prompt_share", values))
         time_us = cells.first_steps.to_numpy() * step_us + prompts_us
         slopes = {"prompt_share": prompts_us}
         for term, part in (("prompt_us_per_layer", "first_layers"), ("load_test_us", "tests")):
-            added_us, counts = self.of(term, values), cells[part].to_numpy()
+            added_us, counts = self.level_sum(term, values), cells[part].to_numpy()
             time_us = time_us + counts * np.maximum(added_us, 0.0)
             slopes[term] = counts * (added_us >= 0.0)
         for term, slope in slopes.items():
@@ -203,14 +203,14 @@ class Fit:
 
     def experts_of_step(self, values: FloatArray) -> FloatArray:
         """Which part of the step of every cell layers of experts take, without what prompts add to it."""
-        cells, of = self.cells, {term: self.of(term, values) for term in self.columns}
-        slower = np.exp(of["kernels_share"])
-        experts = slower * cells.experts * np.exp(of["experts_share"])
+        cells, sums = self.cells, {term: self.level_sum(term, values) for term in self.columns}
+        slower = np.exp(sums["kernels_share"])
+        experts = slower * cells.experts * np.exp(sums["experts_share"])
         for term, part in (
             ("experts_us_per_layer", "expert_layers"), ("expert_parallel_us_per_layer", "spread_layers"),
         ):  # fmt: skip
-            experts = experts + np.maximum(of[term], 0.0) * cells[part]
-        prompts = slower * cells.prompt * np.exp(of["prompt_share"])
+            experts = experts + np.maximum(sums[term], 0.0) * cells[part]
+        prompts = slower * cells.prompt * np.exp(sums["prompt_share"])
         return np.asarray(experts / (self.predicted(values) - prompts))
 
 

@@ -68,12 +68,12 @@ def written_terms(fit: Fit, found: Found, engine: str) -> dict[str, tuple[float,
         old: Tables = []
         of_all: list[int] = []
         variance, size = 0.0, 0.0
-        for place, (of, keys, name) in enumerate(fit.names):
-            value, at = found.x[place], dict(zip(keys, name, strict=True))
-            if of is not effect or at.get("engine", engine) != engine:
+        for place, (other, keys, name) in enumerate(fit.names):
+            value, levels = found.x[place], dict(zip(keys, name, strict=True))
+            if other is not effect or levels.get("engine", engine) != engine:
                 continue
             size = max(size, abs(value))
-            if not {*at} - {"engine", "every"}:
+            if not {*levels} - {"engine", "every"}:
                 of_all.append(place)
                 continue
             variance = max(variance, left_open[place, place])
@@ -82,7 +82,7 @@ def written_terms(fit: Fit, found: Found, engine: str) -> dict[str, tuple[float,
             own: dict[str, Any] = {"plus" if effect.plus else "times": _shown(effect, value)}
             if model := fit.only_model(place):
                 own["only"] = model
-            for is_old, where in _places(fit, effect, at, value):
+            for is_old, where in _places(fit, effect, levels, value):
                 (old if is_old else deviations).append(where | own)
         own_value = found.x[of_all].sum()
         spread = max(variance, left_open[np.ix_(of_all, of_all)].sum()) ** 0.5
@@ -98,25 +98,25 @@ def _shown(effect: Effect, value: float) -> float:
 
 
 def _places(
-    fit: Fit, effect: Effect, at: dict[str, str], value: float
+    fit: Fit, effect: Effect, levels: dict[str, str], value: float
 ) -> Iterator[tuple[bool, dict[str, Any]]]:
-    """(whether of old versions alone, where it holds) of a deviation; at: its place by column of cells."""
-    if "experts_by" in at:
+    """(whether of old versions alone, where it holds) of a deviation; levels: its place, by column."""
+    if "experts_by" in levels:
         for each in GROUPED:
-            told = at.get("experts_in", each.experts_in)
+            told = levels.get("experts_in", each.experts_in)
             if told != (each.experts_in or told):
                 continue
             splits = {} if each.splits is None else {"splits": each.splits}
             formats = FIELDS["experts_in"](told) if told else {}
-            yield each.is_old or "version" in at, {"generations": [each.generation], **formats, **splits}
+            yield each.is_old or "version" in levels, {"generations": [each.generation], **formats, **splits}
         return
     where: dict[str, Any] = {}
-    for column, name in at.items():
+    for column, name in levels.items():
         where |= FIELDS[column](name) if column in FIELDS else {}
     if effect.of_seen and value > 0.0:
-        here = (fit.cells[list(at)] == pd.Series(at)).all(axis=1)
+        here = (fit.cells[list(levels)] == pd.Series(levels)).all(axis=1)
         where["forms"] = sorted(set(fit.cells.form[here]))
-    yield "version" in at, where
+    yield "version" in levels, where
 
 
 def measured_range(cells: pd.DataFrame) -> dict[str, Any]:

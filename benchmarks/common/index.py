@@ -32,7 +32,7 @@ GROUPS = (
     _group(
         "Terms and errors of engines and servers",
         "hierarchy hierarchy_cells hierarchy_terms hierarchy_fit hierarchy_bands hierarchy_written "
-        "served_rows deepseek_rows engine_fit engine_rows engine_bands round_bands engine_parallel "
+        "served_rows deepseek_rows engine_fit engine_rows engine_bands round_bands "
         "first_tokens serving_validation load_validation compare_validation gpus_left_out moe_speculation "
         "published power_fit recipes terms",
     ),
@@ -54,7 +54,7 @@ GROUPS = (
     ),
     _group(
         "Do answers stay right, and fast",
-        "every_setup answer_agrees pairs scan roads recorded_answers mutations guards app_feel",
+        "every_setup answer_agrees scan roads recorded_answers mutations guards app_feel",
     ),
     _group(
         "Pages and releases",

@@ -102,9 +102,9 @@ def spread(each: Verification) -> float:
     return float(0.5 * (high - low) / each.measured_ms)
 
 
-def relative(rows: list[Verification], of: str) -> FloatArray:
+def relative(rows: list[Verification], column: str) -> FloatArray:
     """T(q) / T(1) of rows of one file and depth, the first of which is one token."""
-    times = np.array([getattr(row, of) for row in rows])
+    times = np.array([getattr(row, column) for row in rows])
     divided: FloatArray = times / times[0]
     return divided
 
@@ -131,7 +131,8 @@ def page(record: Record, limit: float) -> tuple[str, bool]:
     """(tables, whether errors are below the limit in per cent, texts the same and the machine quiet)."""
     steady = float(np.median([spread(each) for each in record.steps]))
     times, without = (
-        [getattr(row, of) / row.measured_ms - 1.0 for row in record.steps] for of in ("own_ms", "prior_ms")
+        [getattr(row, name) / row.measured_ms - 1.0 for row in record.steps]
+        for name in ("own_ms", "prior_ms")
     )
     gains = [one.speedup / one.measured - 1.0 for one in record.rounds]
     decided = [one for one in record.rounds if abs(one.measured - 1.0) > EVEN]
@@ -163,7 +164,7 @@ def passes_table(steps: list[Verification]) -> str:
     lines = []
     for place, rows in by_place(steps).items():
         true = relative(rows, "measured_ms")
-        own, prior = (relative(rows, of) / true - 1.0 for of in ("own_ms", "prior_ms"))
+        own, prior = (relative(rows, column) / true - 1.0 for column in ("own_ms", "prior_ms"))
         shown = {row.columns: ratio for row, ratio in zip(rows, true, strict=True)}
         lines.append(
             (*place, f"{rows[0].measured_ms:.3g}", *(f"{shown[m]:.2f}" for m in (2, 4, 8, 16, 32)),

@@ -243,8 +243,11 @@ def _series(gains: Sequence[ChainGain], by: str, along: str) -> Iterator[Series]
         order.setdefault((step.target, step.method, getattr(step, by)), []).append(gain)
     for key, group in order.items():
         group.sort(key=lambda gain: getattr(gain.cell.step, along))
-        predicted, measured = (np.array([getattr(g, of) for g in group]) for of in ("predicted", "measured"))
-        yield key, [getattr(gain.cell.step, along) for gain in group], predicted, measured
+        places = [getattr(gain.cell.step, along) for gain in group]
+        predicted, measured = (
+            np.array([getattr(g, side) for g in group]) for side in ("predicted", "measured")
+        )
+        yield key, places, predicted, measured
 
 
 def _choices(gains: Sequence[ChainGain]) -> Iterator[tuple[str, CountChoice]]:
