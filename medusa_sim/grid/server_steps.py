@@ -9,6 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.grid.steps import Steps
+from medusa_sim.serving.chance import place_between
 from medusa_sim.serving.server import ServedCells, Server, in_server
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.serving.watts import requests_joules, watts
@@ -84,6 +85,7 @@ class ServerSteps:
             step_us=step_us,
             attention_us=attention_us,
             fewer=partial(self._of_fewer, as_float(batch), step_us, attention_us, (s, configuration)),
+            fewer_sizes=self._sizes,
             decode_steps=decode_steps,
             prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[s],
             cached_tokens=np.broadcast_to(surface.cached_tokens, surface.asked_len.shape)[s],
@@ -102,13 +104,18 @@ class ServerSteps:
 
         indices: length and configuration of each there.
         """
-        sizes = self._fewer.surface.batch
+        sizes = self._sizes
 
         def share(values_us: FloatArray) -> FloatArray:
             each_us = self._fewer.spread(values_us)
             return _between(sizes, each_us, running, indices) / _between(sizes, each_us, requests, indices)
 
         return step_us * share(self._fewer.time_us), attention_us * share(self._fewer.attention_us)
+
+    @property
+    def _sizes(self) -> FloatArray:
+        """Numbers of requests whose steps are priced for those where some queue."""
+        return as_float(self.steps.surface.fewer_requests.batch)
 
     @cached_property
     def _fewer(self) -> Steps:
@@ -135,10 +142,9 @@ class ServerSteps:
 
 
 def _between(
-    sizes: IntArray, values: FloatArray, some: FloatArray, indices: tuple[IntArray, IntArray]
+    sizes: FloatArray, values: FloatArray, some: FloatArray, indices: tuple[IntArray, IntArray]
 ) -> FloatArray:
     """Values at `some` requests, between those at two sizes."""
-    above = np.clip(np.searchsorted(sizes, some), 1, sizes.size - 1)
-    part = (np.maximum(some, sizes[0]) - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
+    above, part = place_between(sizes, some)
     low, high = values[above - 1, *indices], values[above, *indices]
     return np.asarray(low + part * (high - low))

@@ -81,6 +81,12 @@ def quantile(values: FloatArray, weights: FloatArray, place: IntArray, share: fl
     return np.asarray(values[np.minimum(np.searchsorted(reached, wanted), last)])
 
 
+def place_between(sizes: FloatArray, some: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Of `some` numbers, the index of the rising size above each, and how far it lies from the one below."""
+    above = np.clip(np.searchsorted(sizes, some), 1, sizes.size - 1)
+    return above, (np.maximum(some, sizes[0]) - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
+
+
 def sums_by_place(values: FloatArray, place: IntArray, size: int) -> FloatArray:
     """(size,) sums of the values of each place."""
     return np.bincount(place, values, size).astype(np.float64)

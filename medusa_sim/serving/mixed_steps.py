@@ -18,9 +18,10 @@
 
 attend is the attention of one request that decodes. The other pieces are those of `step.prompt_kernels`; g,
 launches, extra and how they are put together those of `PromptTerms.mixed_us` (`step.prompts`). decode(b) has
-the rows of the step as an engine pads it, and is at most what attention leaves of the step; a mixed step is
-not padded. GPUs that attend to their own requests share n prompts; where these are fewer than GPUs, one GPU
-has a whole one and the layers around its attention too: imbalance(S).
+the rows of the step as an engine pads it, and is at most what attention leaves of the step; where fewer than
+b run it is interpolated as their step is. A mixed step is not padded. GPUs that attend to their own requests
+share n prompts; where these are fewer than GPUs, one GPU has a whole one and the layers around its attention
+too: imbalance(S).
 
 Prompts longer together than the room of a step are read in chunks: full(S) = ceil((S - room) / full) steps
 that they fill, then the last one (`running` has room and full). Full ones take the place of steps that
@@ -43,7 +44,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.serving.begun_prompts import Begun, begun_prompts
-from medusa_sim.serving.chance import binomial, log_normal, sums_by_place
+from medusa_sim.serving.chance import binomial, log_normal, place_between, sums_by_place
 from medusa_sim.serving.request_cycle import RequestCycle, StepTimes
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.drafter.base import Drafter
@@ -83,10 +84,12 @@ def mixed_step_law(
     drafter: Drafter | None,
     cycle: RequestCycle,
     cached_tokens: FloatArray | float = 0.0,
+    sizes: FloatArray | None = None,
 ) -> MixedStepLaw:
     """(N8) of the cells of a cycle. drafter: what reads prompts too, where a cell drafts.
 
-    cached_tokens: (cells,) of a prefix before each prompt, which it attends to.
+    cached_tokens: (cells,) of a prefix before each prompt, which it attends to. sizes: rising numbers of
+    requests between which the steps of a cycle in which some queue were interpolated; None: none were.
     """
     requests, verified_tokens = cycle.running, cycle.verified_tokens
     # steps that only decode, of all requests and of those that are present: averaged over how many are
@@ -109,15 +112,16 @@ def mixed_step_law(
     prompts = np.stack(np.broadcast_arrays(cycle.prompt_tokens, as_float(cached_tokens)))
     (different, cached), place = np.unique(prompts, axis=1, return_inverse=True)
     place = place.ravel()
+    full_decode_us = decode_linear_us(setting, requests, verified_tokens, full_rows, linear_of_us(full_rows))
+    if sizes is not None and (requests < cycle.requests).any():
+        full_decode_us = _interpolated_decode_us(setting, cycle, sizes)
     lengths = np.maximum(different[:, None] * log_normal(np.full(1, traffic.prompt_cv)), 1.0)
     ends = lengths + cached[:, None]
     return MixedStepLaw(
         setting=setting,
         traffic=traffic,
         cycle=cycle,
-        full_decode_us=decode_linear_us(
-            setting, requests, verified_tokens, full_rows, linear_of_us(full_rows)
-        ),
+        full_decode_us=full_decode_us,
         mean_decode_us=sums_by_place(absent.weight * present_us, absent.place, requests.size),
         sharing_us=expert_sharing_us(
             setting, requests, verified_tokens, full_rows, requests * verified_tokens
@@ -130,6 +134,27 @@ def mixed_step_law(
         drafter_attention_us=drafter_attention_us(setting, drafter, lengths, ends).mean(axis=1)[place],
         host=prompt_hosts(setting, cycle.candidates),
     )
+
+
+def _interpolated_decode_us(setting: Setting, cycle: RequestCycle, sizes: FloatArray) -> FloatArray:
+    """(cells,) decode(b) of those that run: of all, as much less as it is between these numbers of requests.
+
+    Their step was interpolated so. decode(b) is taken from it and has to lie on the same side of an edge of a
+    tile, which may be between all requests and those that run.
+    """
+
+    def decode_us(requests: FloatArray) -> FloatArray:
+        rows = step_rows(setting, requests, cycle.candidates)
+        different, place = np.unique(rows, return_inverse=True)
+        rows_us = linear_us(setting, different)[place]
+        return decode_linear_us(setting, requests, cycle.verified_tokens, rows, rows_us)
+
+    def between_us(requests: FloatArray) -> FloatArray:
+        above, part = place_between(sizes, requests)
+        low_us, high_us = decode_us(sizes[above - 1]), decode_us(sizes[above])
+        return low_us + part * (high_us - low_us)
+
+    return decode_us(cycle.requests) * between_us(cycle.running) / between_us(cycle.requests)
 
 
 class MixedSteps(NamedTuple):

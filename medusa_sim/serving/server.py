@@ -61,6 +61,8 @@ class ServedCells:
     """Attention in it."""
     fewer: StepOf | None = None
     """Both where fewer run, as the tokens of a step keep others in the queue; None: as of all."""
+    fewer_sizes: FloatArray | None = None
+    """Rising numbers of requests between which `fewer` interpolates; None: it is exact."""
     decode_steps: FloatArray | None = None
     """Steps of a request (N20); None: of a chain of `candidates` that emits so many tokens a step."""
     prompt_tokens: FloatArray | None = None
@@ -221,7 +223,12 @@ class FullServer(Server):
         # kernels are priced for this one alone: priced anew, a time per token would move by 0.4 % at most
         as_if_none_carried = cycle_of(steps_alone(cells.row(self.step_us)))
         law = mixed_step_law(
-            cells.setting, self.traffic, cells.drafter, as_if_none_carried, cells.row(cells.cached_tokens)
+            cells.setting,
+            self.traffic,
+            cells.drafter,
+            as_if_none_carried,
+            cells.row(cells.cached_tokens),
+            cells.fewer_sizes,
         )
         return replace(law, cycle=cycle_of(law.step_times))
 

@@ -61,6 +61,27 @@ def test_a_law_of_mixed_steps_knows_every_number_of_rows_that_its_cells_have(ver
     assert np.all(np.diff(law.rows) > 0)
 
 
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+def test_kernels_of_those_that_run_are_interpolated_as_their_step_was(model):
+    """Of 100 requests 80 run: 0.8 of the way from 0 to 100; at every number by itself as they are priced."""
+    of = setting(model=model)
+    cycle = replace(full(of, np.asarray([100.0]), CHAT)._cycle, running=np.array([80.0]))
+
+    def decode_us(requests: float) -> float:
+        asked = replace(cycle, running=np.array([requests]))
+        return float(mixed_step_law(of, CHAT, None, asked).full_decode_us[0])
+
+    def interpolated_us(*sizes: float) -> float:
+        return float(mixed_step_law(of, CHAT, None, cycle, sizes=np.array(sizes)).full_decode_us[0])
+
+    assert interpolated_us(1.0, 80.0, 100.0) == pytest.approx(decode_us(80.0))
+    between_us = decode_us(50.0) + 0.6 * (decode_us(100.0) - decode_us(50.0))
+    assert interpolated_us(1.0, 50.0, 100.0) == pytest.approx(between_us)
+    above_us = decode_us(50.0) + 0.5 * (decode_us(150.0) - decode_us(50.0))
+    below_us = decode_us(50.0) + 0.3 * (decode_us(150.0) - decode_us(50.0))
+    assert interpolated_us(1.0, 50.0, 150.0) == pytest.approx(decode_us(100.0) * below_us / above_us)
+
+
 def test_requests_that_verify_tokens_share_experts_as_those_of_a_plain_step():
     """Of so many tokens that choose by themselves: as many as all requests verify."""
     of = setting(model="qwen3-30b-a3b")
