@@ -167,10 +167,6 @@ def test_help_imports_next_to_nothing():
 WITHOUT = TORCH | {"streamlit", "pandas", "scipy", "matplotlib", "tomlkit"}
 
 
-def test_a_sweep_leaves_the_heavy_libraries_out():
-    assert not loaded_after("sweep", "--latency", "roofline") & WITHOUT
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -53,23 +53,6 @@ def test_cited_labels_exist():
     assert not missing
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *("README.md", "CONTRIBUTING.md", "docs/decoder.md", "docs/validation.md"),
-        *(f"docs/{page.name}" for page in PAGES),
-    ],
-)
-def test_files_named_in_the_docs_exist(page):
-    text = (ROOT / page).read_text(encoding="utf-8")
-    named = re.findall(r"`((?:medusa_sim|tests|benchmarks|app|docs|profiles|hardware)/[\w./-]+)`", text)
-    named += [
-        f"medusa_sim/{path}" for path in re.findall(r"`((?:step|plan|latency|calibrate)/[\w/-]+\.py)`", text)
-    ]
-    missing = [path for path in named if not (ROOT / path).exists()]
-    assert not missing
-
-
 EXAMPLE = pages.read_section("method.md", "example")
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import resource
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ from medusa_sim.reading import tables
 from medusa_sim.reading.documents import json_of, read_json, read_toml, short_lines_of
 from medusa_sim.reading.files import read_bytes, read_text
 from medusa_sim.reading.tables import csv_chunks, csv_lines, numbered_csv_table, parquet_parts, read_csv_table
-from medusa_sim.writing import RECORD, STDOUT, atomic, check_folder, check_writable, write_folder, write_text
+from medusa_sim.writing import STDOUT, atomic, check_writable
 
 MAIN = "from medusa_sim.cli import main; main()"
 
@@ -188,47 +187,6 @@ def test_values_are_shown_short_and_a_missing_folder_is_an_output_error():
 
 
 # --- Writing ------------------------------------------------------------------------------------------
-
-
-def test_a_link_stays_and_a_mode_is_kept(tmp_path):
-    target, link = tmp_path / "target.txt", tmp_path / "link.txt"
-    target.write_text("before")
-    target.chmod(0o640)
-    link.symlink_to(target)
-    check_writable(link)
-    write_text(link, "after")
-    assert link.is_symlink()
-    assert target.read_text() == "after"
-    assert stat.S_IMODE(target.stat().st_mode) == 0o640
-    dangling = tmp_path / "dangling.txt"
-    dangling.symlink_to(tmp_path / "new.txt")
-    write_text(dangling, "new")
-    assert (tmp_path / "new.txt").read_text() == "new"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["dangling.txt", "link.txt", "new.txt", "target.txt"]
-
-
-def test_a_folder_is_written_whole_and_foreign_files_stay(tmp_path):
-    folder = tmp_path / "out" / "report"
-    check_folder(folder)
-    assert not folder.exists()
-    write_folder(folder, {"a.txt": b"1", "b.txt": b"2"})
-    (folder / "mine.txt").write_text("mine")
-    assert write_folder(folder, {"a.txt": b"3"}) == (folder / "a.txt",)
-    held = {p.name: p.read_text() for p in folder.iterdir() if p.name != RECORD}
-    assert held == {"a.txt": "3", "b.txt": "2", "mine.txt": "mine"}
-    for changed in ("mine.txt", "b.txt"):
-        (folder / changed).write_text("mine")
-        with pytest.raises(OutputError, match=f"{changed}.*--overwrite"):
-            write_folder(folder, {"a.txt": b"4", changed: b"4"})
-        with pytest.raises(OutputError, match="--overwrite"):
-            check_folder(folder, [changed], overwrite=False)
-        assert (folder / "a.txt").read_text() == "3"
-    write_folder(folder, {"b.txt": b"2"}, overwrite=True)
-    (folder / "c.txt").mkdir()
-    with pytest.raises(OutputError, match=r"c\.txt: it is a folder"):
-        write_folder(folder, {"a.txt": b"4", "c.txt": b"4"})
-    assert (folder / "a.txt").read_text() == "3"
-    assert [p.name for p in folder.parent.iterdir()] == ["report"]
 
 
 def test_the_dash_is_stdout(capfdbinary, tmp_path):

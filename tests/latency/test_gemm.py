@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -143,20 +142,6 @@ def test_bounds_are_ramp_arithmetic_or_memory():
     assert gemm_time(GPU, KERNEL, gemm(1, 64, 64)).bound == Bound.LATENCY
 
 
-def test_cost_steps_up_where_another_row_of_tiles_begins():
-    """Only 128 x 128 tiles, as many columns of them as SMs: 128 rows are one wave, 129 rows are two."""
-    kernel = msgspec.structs.replace(
-        KERNEL, tiles=(GemmTile(m=128, n=128),), splits=(1,), wave_rounding=1.0, contention=0.0, throttle=0.0
-    )
-    fast = dataclasses.replace(GPU, bandwidth_bytes_per_s=10 * GPU.bandwidth_bytes_per_s)  # tiles decide
-
-    def time(m: int) -> float:
-        return float(gemm_time(fast, kernel, gemm(m, 128 * GPU.sms, 4096)).time_us) - kernel.ramp_us
-
-    assert time(128) == pytest.approx(time(100), rel=0.01)
-    assert time(129) == pytest.approx(2 * time(128), rel=0.03)  # less the drain of one tile
-
-
 def test_the_choice_is_the_least_time_without_penalties_and_they_and_ranges_of_tiles_move_it_alone():
     many = gemm(np.arange(8, 400, 8), 4096, 4096)
     every = gemm_candidates_us(GPU, KERNEL, many)
@@ -197,13 +182,6 @@ def test_candidates_are_tiles_with_every_split_and_a_split_is_made_dearer():
     assert every.m_max.tolist() == [512] * 3 + [np.inf] * 3
     found = [every.allowed(np.asarray(m), np.asarray(n))[[0, -1]].tolist() for m, n in ((512, 95), (513, 96))]
     assert found == [[True, False], [False, True]]
-
-
-def test_int4_weights_speed_up_what_waits_for_weights_and_nothing_else():
-    m = np.array([1, 4096])
-    plain, packed = time_us(gemm(m, 8192, 8192)), time_us(gemm(m, 8192, 8192, weight_dtype="int4"))
-    assert packed[0] < 0.5 * plain[0]
-    assert 0.8 * plain[1] < packed[1] <= plain[1]
 
 
 def test_bands_and_sources_are_those_of_the_fit_and_a_dtype_without_a_peak_is_an_error():
@@ -272,22 +250,6 @@ def test_time_falls_with_m_only_where_the_tile_changes_or_padding_is_loaded(name
 
 
 @pytest.mark.parametrize(("name", "kernels", "dtype"), TABLES)
-def test_a_memory_bound_layer_halves_above_its_ramp_when_everything_moves_twice_as_fast(name, kernels, dtype):
-    gpu, kernel = kernel_of(name, kernels, dtype)
-    twice = replace(
-        gpu,
-        bandwidth_bytes_per_s=2.0 * gpu.bandwidth_bytes_per_s,
-        peak_flops_per_s={key: 2.0 * value for key, value in gpu.peak_flops_per_s.items()},
-    )
-    # Clocks that fall under sustained work and the fixed cost of a split do not scale: both off.
-    kernel = msgspec.structs.replace(kernel, throttle=0.0, splits=(1,))
-    operator = layer(1, 16384, 16384, dtype)
-    slow = float(gemm_time(gpu, kernel, operator).time_us) - kernel.ramp_us
-    fast = float(gemm_time(twice, kernel, operator).time_us) - kernel.ramp_us
-    assert fast == pytest.approx(slow / 2.0, rel=1e-9)
-
-
-@pytest.mark.parametrize(("name", "kernels", "dtype"), TABLES)
 def test_the_time_is_that_of_the_chosen_candidate(name, kernels, dtype):
     gpu, kernel = kernel_of(name, kernels, dtype)
     operator = layer([1, 64, 65, 128, 129, 257, 1024, 8192], 6144, 4096, dtype)
@@ -312,14 +274,6 @@ def test_fp8_on_hopper_steps_where_a_cluster_begins_and_falls_towards_its_end():
     times = gemm_time(gpu, kernel, layer([128, 129, 256, 257, 512], 65536, 8192, "fp8")).time_us
     # Measured there: 214, 345, 236, 592, 387 us (aiconfigurator-core 0.12); 15 % is the 80 % band.
     assert times == pytest.approx([214.0, 345.0, 236.0, 592.0, 387.0], rel=0.15)
-
-
-def test_only_rows_measured_hot_are_predicted_hot():
-    gpu, kernel = kernel_of("l40s", "sglang", "bf16")
-    small, large = layer(1, 4096, 1024, "bf16"), layer(1, 8192, 8192, "bf16")
-    assert kernel.hot_share * gpu.l2_bytes < float(large.weight_bytes)
-    assert gemm_time(gpu, kernel, small, cold=False).time_us < gemm_time(gpu, kernel, small).time_us
-    assert gemm_time(gpu, kernel, large, cold=False).time_us == gemm_time(gpu, kernel, large).time_us
 
 
 def test_a_fit_finds_the_kernel_that_made_the_rows():

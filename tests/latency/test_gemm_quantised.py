@@ -92,19 +92,6 @@ def test_block_scales_do_not_cost_more_than_sixteen_bits(gpu):
     assert (time_us(gpu, "fp8_block", m, 16384) < time_us(gpu, "bf16", m, 16384)).all()
 
 
-def test_unpacking_costs_arithmetic_and_no_traffic():
-    gpu, kernel = load_gpu("a100-80gb-sxm"), kernel_of("a100-80gb-sxm", "sglang", "int4")
-    free = msgspec.structs.replace(kernel, unpack_rows=0.0)
-    m = np.array([1, 64, 4096])
-    whole, without = (
-        gemm_time(gpu, each, layer(m, 16384, 8192, "int4"), form="int4").time_us for each in (kernel, free)
-    )
-    cost = whole / without
-    assert cost[1] > cost[0] > 1.0  # felt most where memory and arithmetic take alike
-    assert cost[1] > cost[2] > 1.0  # tall tiles unpack once for many rows
-    assert cost[1] < 1.5
-
-
 def test_a_kernel_that_counts_waves_takes_the_fewest():
     gpu, kernel = load_gpu("h100-sxm"), kernel_of("h100-sxm", "sglang", "fp8_block")
     assert kernel.fewest_waves
@@ -125,18 +112,6 @@ def test_a_whole_wave_of_wide_tiles_is_slow_on_hopper():
     # 512 x 8192 fills one wave with 128 x 256 tiles; twice the tokens, in two waves, take hardly longer
     one, two = time_us("h100-sxm", "fp8_block", np.array([512, 1024]), 8192, 8192)
     assert one > 0.9 * two
-
-
-def test_copies_that_fit_the_cache_are_read_from_it():
-    gpu, kernel = load_gpu("l40s"), kernel_of("l40s", "trtllm", "fp8_block")
-    assert kernel.hot_copies == 5
-    operator = layer(
-        1, [16384, 16384, 16384], [2048, 2304, 4096], "fp8_block"
-    )  # 3 x 33.5, 3 x 37.7, 2 x 67 MB
-    hot = gemm_time(gpu, kernel, operator, cold=False).time_us
-    cold = gemm_time(gpu, kernel, operator).time_us
-    assert hot[0] < 0.6 * cold[0]
-    assert hot[1:] == pytest.approx(cold[1:])
 
 
 def test_int4_of_the_a100_is_measured_and_lent_with_a_wide_band():

@@ -116,26 +116,10 @@ def test_time_grows_with_the_union_and_never_beats_the_roofline():
     assert np.all(grown >= roofline_time_us(GPU, layer(16, hit=hit)))
 
 
-def test_at_decode_widths_time_follows_distinct_experts_not_tokens():
-    few, many = time_us(layer(16, hit=40)), time_us(layer(64, hit=40))
-    assert many / few < 1.15
-    assert time_us(layer(16, hit=80)) / few > 1.6
-
-
 @pytest.mark.parametrize("changed", [{}, {"wave_rounding": 0.01}, {"memory_norm": 8.0}])
 def test_more_tokens_are_never_faster(changed):
     kernel = msgspec.structs.replace(KERNEL, **changed)
     assert np.all(np.diff(time_us(layer(TOKENS), kernel)) > 0.0)
-
-
-def test_hot_weights_are_read_from_the_cache_where_they_fit():
-    warm = msgspec.structs.replace(KERNEL, l2_ratio=3.0)
-    small = layer(1, inter=96)
-    hot = experts_time(GPU, warm, small, cold=False).time_us
-    assert hot < experts_time(GPU, warm, small).time_us
-    assert experts_time(GPU, warm, layer(64), cold=False).time_us == pytest.approx(
-        time_us(layer(64), warm), rel=1e-3
-    )
 
 
 def test_a_rule_holds_where_nothing_was_tuned():

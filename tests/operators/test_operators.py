@@ -145,13 +145,6 @@ def test_the_latent_is_read_once_for_all_heads_and_candidates(heads, queries, ke
     assert read == 2 * keys * LATENT
 
 
-@given(heads=st.integers(1, 64), queries=st.integers(1, 16))
-def test_candidates_cost_what_as_many_heads_cost(heads, queries):
-    several, wide = latent(heads=heads, q_len=queries), latent(heads=heads * queries)
-    assert several.flops == wide.flops
-    assert several.bytes == wide.bytes
-
-
 def test_a_cache_of_eight_bits_is_half_as_long_and_keeps_its_kernels_apart():
     plain = latent()
     small = replace(plain, kv_dtype="fp8")
@@ -231,26 +224,6 @@ def test_sizes_of_states_and_projections_are_as_published():
     assert float(layer.weights) == pytest.approx(0.187e9 + 0.014e9, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("kind", "entries"),
-    [
-        # queries and output 8 x 128 wide, a key and a value of 128, an index query and an index key of 128
-        ("msa", (2 * 8 * 128 + 2 * 128 + 2 * 128) * 1000),
-        # queries through a rank of 64, a latent of 512, output through 1,024; two compressors of 512
-        ("hca", 64 * (1000 + 8 * 512) + 512 * 1000 + 1024 * (8 * 512 + 1000) + 2 * 512 * 1000),
-        # four compressors, the indexer of 4 heads of 128 and its own three
-        ("csa", 64 * (1000 + 8 * 512) + 512 * 1000 + 1024 * (8 * 512 + 1000) + 4 * 512 * 1000
-         + 64 * 4 * 128 + (128 + 4) * 1000 + 3 * 128 * 1000),
-    ],
-)  # fmt: skip
-def test_weights_of_a_sparse_module_are_the_entries_of_its_projections(kind, entries):
-    layer = Sparse(
-        name="s", kind=kind, dtype="bf16", batch=2, q_len=1, prefix=100, heads=8, hidden=1000, q_rank=64,
-        index_heads=4,
-    )  # fmt: skip
-    assert float(layer.weights) == entries
-
-
 @pytest.mark.parametrize(("prefix", "q_len", "window"), [(0, 5, 3), (10, 1, 4), (2, 6, 4), (0, 3, 8)])
 def test_pairs_of_a_window_are_those_that_one_counts(prefix, q_len, window):
     one = WindowAttention(
@@ -285,30 +258,6 @@ def test_keys_are_split_as_tensorrt_llm_does(batch, kv_heads, prefix, shared):
     assert float(steps["alone"]) == float(shared == 0.0)
     alone = replace(one, heads=kv_heads).steps(132)
     assert float(alone["alone"]) == 1.0
-
-
-def test_keys_are_chosen_up_to_the_limit_and_streams_are_read_and_written():
-    few, many = (
-        Sparse(name="d", kind="dsa", dtype="bf16", batch=1, q_len=1, prefix=prefix, heads=128).loads
-        for prefix in (4095, 65535)
-    )
-    assert few["keys"] == many["keys"] == 2048 * 1152
-    assert many["index"] == 16 * few["index"]
-    before, after = (
-        float(HyperConnection(name="h", dtype="bf16", tokens=3, hidden=7168, part=part).bytes)
-        for part in ("pre", "post")
-    )
-    assert (before, after) == (3 * 7168 * 5 * 2, 3 * 7168 * 9 * 2)
-
-
-@pytest.mark.parametrize(("prefix", "scores"), [(131064.0, 4.0 * 16 * 2 * 131072), (1016.0, 0.0)])
-def test_scores_of_a_prompt_are_of_every_query_for_the_keys_of_all_requests(prefix, scores):
-    """4 bytes each, where there are keys to leave out; beyond 131,072 keys they are counted again."""
-    one = Sparse(
-        name="d", kind="dsa", dtype="bf16", batch=2, q_len=8, prefix=prefix, heads=128, phase="context"
-    )
-    assert float(one.loads["scores"]) == scores
-    assert float(one.loads["long_scores"]) == scores * (prefix + 8.0) / 131072.0
 
 
 def test_names_of_columns_that_others_publish():

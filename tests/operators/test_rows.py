@@ -128,6 +128,8 @@ def test_files_without_rows_are_refused(tmp_path, name, content):
 def test_missing_files_and_broken_parquet_are_refused(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         read_rows(tmp_path / "none.csv")
+    with pytest.raises(DataError, match="is a folder"):
+        read_rows(tmp_path)
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"not parquet")
     with pytest.raises(DataError, match="cannot be read"):
@@ -215,13 +217,6 @@ def test_a_union_that_is_known_is_taken(tmp_path):
     for _, operator in operators_of(frame):
         assert isinstance(operator, Experts)
         assert (operator.hit, operator.rows) == (17.5, 90.0)
-
-
-def test_weights_are_read_once_for_each_expert_that_is_woken():
-    few, many = experts(hit=10), experts(hit=20)
-    assert many.weight_bytes == 2 * few.weight_bytes == 2 * (2.0 * 10 * 3 * 2048 * 768)
-    assert few.flops == many.flops == 2.0 * 128 * 3 * 2048 * 768
-    assert experts(gated=False).flops == pytest.approx(2 / 3 * experts().flops)
 
 
 def test_rows_are_padded_to_whole_tiles_as_counted_and_as_expected_elsewhere():
@@ -357,13 +352,6 @@ def test_a_column_that_is_not_there_is_shown_with_the_first_row_that_needs_it(tm
     )
     with pytest.raises(DataError, match=r"missing column n, which .*row 2 needs"):
         read_rows(path)
-
-
-def test_a_folder_is_no_table_of_unknown_form(tmp_path):
-    with pytest.raises(DataError, match="is a folder"):
-        read_rows(tmp_path, need_time=False)
-    with pytest.raises(DataError, match="no such file"):
-        read_rows(tmp_path / "rows", need_time=False)
 
 
 @pytest.mark.parametrize(("kind", "engine", "dtype"), [

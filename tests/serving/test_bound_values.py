@@ -11,34 +11,12 @@ from servers import CHAT, served, setting
 from medusa_sim.engines.engine import StepLimit
 from medusa_sim.engines.runtime import load_runtime
 from medusa_sim.gpus.gpu import load_gpu
-from medusa_sim.latency.operator_time import Bound
 from medusa_sim.serving import watts
 from medusa_sim.serving.begun_prompts import Begun
 from medusa_sim.serving.server import FullServer, ServedCells
 from medusa_sim.serving.step_means import _Cases
 from medusa_sim.serving.traffic import Traffic, drafting_requests
-from medusa_sim.step.pass_times import bound_codes
 from medusa_sim.step.verified import Verified
-
-
-@pytest.mark.parametrize(
-    ("memory", "compute", "host", "exposed", "bound"),
-    [
-        (5, 3, 0, 0, Bound.MEMORY),  # and 2 of ramps
-        (3, 5, 0, 0, Bound.COMPUTE),
-        (5, 1, 0, 0, Bound.MEMORY),  # 4 of ramps are more than compute and fewer than memory
-        (1, 5, 0, 0, Bound.COMPUTE),
-        (4, 1, 0, 0, Bound.LATENCY),
-        (1, 4, 0, 0, Bound.LATENCY),
-        (5, 5, 0, 0, Bound.MEMORY),
-        (1, 5, 9, 1, Bound.COMPUTE),
-        (1, 5, 9, 2, Bound.HOST),
-    ],
-)
-def test_a_step_is_bound_by_what_takes_most_of_its_ten_microseconds(memory, compute, host, exposed, bound):
-    waits = {Bound.MEMORY: np.array(float(memory)), Bound.COMPUTE: np.array(float(compute))}
-    cost = SimpleNamespace(device_us=np.array(10.0), host_us=np.array(host), exposed_us=np.array(exposed))
-    assert bound_codes(waits, cost) == bound
 
 
 def test_tokens_of_a_server_share_their_mean_steps():

@@ -23,7 +23,6 @@ from medusa_sim.serving.running import Queue, Requests, fitting_prompts, in_queu
 from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.prompt_kernels import linear_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_terms
-from medusa_sim.step.verified import _binomial_parts
 
 
 def test_a_load_test_sees_a_tenth_of_those_that_begin_at_once_and_what_is_later_in_it(monkeypatch):
@@ -296,31 +295,3 @@ def test_tokens_of_a_step_are_never_more_than_its_budget(requests, prompt, verif
     assert found.running + rate * found.queued_steps == pytest.approx(requests)
     more = queue(2 * requests, prompt, budget, cv, **cell_of)
     assert more.running / (steps + away + more.read_steps) >= rate * (1.0 - 1e-6)
-
-
-@pytest.mark.parametrize(("draws", "rate"), [(1, 0.3), (6, 0.2), (40, 0.7)])
-def test_parts_of_a_binomial_have_its_chance_of_none_and_its_mean(draws, rate):
-    """Four equally likely parts of the others, each its own mean."""
-    values, chances = _binomial_parts(float(draws), rate)
-    law = stats.binom(draws, rate)
-    assert chances == pytest.approx([law.pmf(0), *[law.sf(0) / 4] * 4])
-    assert values[0] == 0.0
-    assert values @ chances == pytest.approx(law.mean())
-    # the lowest quarter of those with any: counted down from one
-    left, lowest = law.sf(0) / 4, 0.0
-    for hits in range(1, draws + 1):
-        taken = min(left, law.pmf(hits))
-        left, lowest = left - taken, lowest + taken * hits
-    assert values[1] == pytest.approx(lowest / (law.sf(0) / 4))
-
-
-def test_log_normal_lengths_have_mean_one_and_their_spread():
-    values = log_normal(np.array([0.0, 0.5, 1.0]))
-    assert values.mean(axis=1) == pytest.approx([1.0, 1.0, 1.0])
-    assert values[0] == pytest.approx(1.0)
-    # equally likely: logarithms are as far apart as those of a normal, times its deviation
-    logs = np.log(values[1:])
-    apart = (logs - logs.mean(axis=1, keepdims=True)) / np.sqrt(np.log([[1.25], [2.0]]))
-    assert apart[0] == pytest.approx(apart[1])
-    middles = stats.norm.ppf((np.arange(apart.shape[1]) + 0.5) / apart.shape[1])
-    assert apart[0] == pytest.approx(middles / middles.std())

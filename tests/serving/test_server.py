@@ -24,7 +24,7 @@ from medusa_sim.serving.server import FullServer, Server
 from medusa_sim.serving.traffic import Traffic, served_length, step_limits
 from medusa_sim.step.drafter import drafters
 from medusa_sim.step.graphs import padded_tokens
-from medusa_sim.step.prompt_kernels import linear_us, logits_us, prompt_attention_us, timed_rows
+from medusa_sim.step.prompt_kernels import linear_us, logits_us, prompt_attention_us
 from medusa_sim.step.prompts import prompt_host, prompt_terms
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
@@ -286,15 +286,6 @@ def test_the_host_of_prompts_errs_by_its_band_times_what_a_token_feels_of_it(
     felt = np.log(seen(1.001).token_us / seen(0.999).token_us) / np.log(1.001 / 0.999)
     assert seen(1.0).halves[2] == pytest.approx(term.band * felt, rel=1e-3)
     assert (felt > 0.005).all()
-
-
-@given(st.floats(1.0, 1e6))
-def test_rows_that_are_timed_rise_and_hold_all(most):
-    rows = timed_rows(most)
-    assert rows[0] == 1.0
-    assert (np.diff(rows) > 0.0).all()
-    assert rows[-1] >= most
-    assert rows.size < 900
 
 
 def test_a_grid_without_a_batch_has_no_times():

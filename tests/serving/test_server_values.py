@@ -9,17 +9,14 @@ from left_out import numbers_left_out
 from servers import CHAT, full, served, setting
 
 from medusa_sim.engines.runtime import load_runtime
-from medusa_sim.models.sparse import Compressed
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving import first_tokens
 from medusa_sim.serving.chance import log_normal, normal_values
 from medusa_sim.serving.mixed_steps import mixed_step_law
 from medusa_sim.serving.request_cycle import _steps_ahead
 from medusa_sim.serving.server import FullServer
-from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.prompt_kernels import expert_sharing_us
 from medusa_sim.step.prompts import prompt_terms
-from medusa_sim.step.sparse import _compressed_attention
 from medusa_sim.step.step import decode_step, prefill_step, step_rows
 
 
@@ -188,35 +185,6 @@ def test_further_steps_of_a_long_prompt_carry_too():
     read_steps = 1.0 + np.floor(lengths / found._cycle.room_tokens[0]).mean()
     assert read_steps > 2.0
     assert float(found.carrying_share) == pytest.approx(read_steps * found._cycle.begin_chance[0], rel=1e-6)
-
-
-def test_compressed_attention_rotates_a_part_of_each_head():
-    """Of heads of 64 values 16 are rotated, so that 48 are latent; values are of all 64."""
-    mixer = Compressed(heads=16, head_dim=64, rope_dim=16, q_rank=32, o_rank=8, o_groups=2, size=128)
-    seen: dict[str, object] = {}
-
-    def attention(operator: type, name: str, **sizes: object) -> None:
-        seen.update(sizes)
-        raise StopIteration
-
-    layers = SimpleNamespace(
-        keys=None, is_prompt=False, attention=attention, workload=SimpleNamespace(kv_len=100),
-        model=SimpleNamespace(kv_dtype="bf16"),
-    )  # fmt: skip
-    with pytest.raises(StopIteration):
-        _compressed_attention(mixer, layers)
-    assert [seen[name] for name in ("heads", "latent_dim", "nope_dim", "rope_dim", "v_dim")] == [
-        16, 48, 48, 16, 64,
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("device_us", "host_us"), [(100.0, 100.0), (100.0, 20.0), (20.0, 100.0)])
-def test_a_hosts_share_is_by_how_much_a_step_grows_with_it(device_us, host_us):
-    """The cube root of the sum of cubes, moved by a thousandth of a microsecond."""
-    ends = [(device_us**3 + (host_us + moved) ** 3) ** (1 / 3) for moved in (-1e-3, 1e-3)]
-    whole = overlapped_us(np.asarray(device_us), host_us)
-    assert float(whole) == pytest.approx(sum(ends) / 2, rel=1e-9)
-    assert float(host_share(host_us, whole)) == pytest.approx((ends[1] - ends[0]) / 2e-3, rel=1e-6)
 
 
 def test_an_engine_waits_for_drafts_that_a_host_looks_up():

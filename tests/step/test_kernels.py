@@ -2,6 +2,7 @@
 
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -26,11 +27,13 @@ from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.table import check_rows
 from medusa_sim.operators.window import WindowAttention
 from medusa_sim.scenario.scenario import Scenario
+from medusa_sim.step.host import host_share, overlapped_us
 from medusa_sim.step.kernels import decomposed, launch_time
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.residual import residual_launches
 from medusa_sim.step.rows import predicted_rows
+from medusa_sim.step.sparse import _compressed_attention
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 from medusa_sim.units import US_PER_S
 
@@ -399,3 +402,32 @@ def test_a_card_without_rows_of_its_link_is_refused_in_one_line(bare_gpu):
     row = {"op": "all_reduce", "dtype": "bf16", "ranks": 2, "bytes": 65536}
     with pytest.raises(SpecError, match=bare_gpu):
         predicted([row], bare_gpu)
+
+
+def test_compressed_attention_rotates_a_part_of_each_head():
+    """Of heads of 64 values 16 are rotated, so that 48 are latent; values are of all 64."""
+    mixer = Compressed(heads=16, head_dim=64, rope_dim=16, q_rank=32, o_rank=8, o_groups=2, size=128)
+    seen: dict[str, object] = {}
+
+    def attention(operator: type, name: str, **sizes: object) -> None:
+        seen.update(sizes)
+        raise StopIteration
+
+    layers = SimpleNamespace(
+        keys=None, is_prompt=False, attention=attention, workload=SimpleNamespace(kv_len=100),
+        model=SimpleNamespace(kv_dtype="bf16"),
+    )  # fmt: skip
+    with pytest.raises(StopIteration):
+        _compressed_attention(mixer, layers)
+    assert [seen[name] for name in ("heads", "latent_dim", "nope_dim", "rope_dim", "v_dim")] == [
+        16, 48, 48, 16, 64,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("device_us", "host_us"), [(100.0, 100.0), (100.0, 20.0), (20.0, 100.0)])
+def test_a_hosts_share_is_by_how_much_a_step_grows_with_it(device_us, host_us):
+    """The cube root of the sum of cubes, moved by a thousandth of a microsecond."""
+    ends = [(device_us**3 + (host_us + moved) ** 3) ** (1 / 3) for moved in (-1e-3, 1e-3)]
+    whole = overlapped_us(np.asarray(device_us), host_us)
+    assert float(whole) == pytest.approx(sum(ends) / 2, rel=1e-9)
+    assert float(host_share(host_us, whole)) == pytest.approx((ends[1] - ends[0]) / 2e-3, rel=1e-6)

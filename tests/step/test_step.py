@@ -266,3 +266,18 @@ def test_a_looked_up_step_takes_any_shapes(drafter):
         for one in lengths
     ]
     np.testing.assert_allclose(many, each)
+
+
+@pytest.mark.parametrize(("requests", "rate"), [(1, 0.3), (4, 0.25), (10, 0.8)])
+def test_requests_that_find_drafts_are_none_or_quarters_of_the_rest(requests, rate):
+    """None has its own probability; the mean is the rate; the lowest quarter's mean is by hand."""
+    shares, weights = found_shares(np.array([float(requests)]), rate)
+    told = [comb(requests, k) * rate**k * (1 - rate) ** (requests - k) for k in range(requests + 1)]
+    assert weights[0] == pytest.approx([told[0], *[(1 - told[0]) / 4] * 4])
+    assert float((shares * weights).sum()) == pytest.approx(rate)
+    left, lowest = (1 - told[0]) / 4, 0.0
+    for k in range(1, requests + 1):
+        taken = min(told[k], left)
+        lowest, left = lowest + taken * k, left - taken
+    assert shares[0, 0] == 0.0
+    assert shares[0, 1] * requests == pytest.approx(lowest / ((1 - told[0]) / 4))
