@@ -40,8 +40,6 @@ from common.script import ROOT, command_line
 
 REFERENCE = "4955e346"
 ALLOWED = 1.15
-COMPILED = Path(tempfile.gettempdir()) / "medusa-sim-guards"
-"""Where both sides' compiled modules lie, each under the path of its tree."""
 DISTURBED = 1.3
 """Wall time over CPU time of a process that waits for nothing, above which the machine is called busy."""
 Act = Callable[[], str]
@@ -223,8 +221,7 @@ def asked(tree: Path, name: str) -> Cost:
     """What a question costs the package of a tree, in a process of its own. Raises UnansweredError."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     # As where it is installed: a start that compiles every module says little of the next ones.
-    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(COMPILED)}
-    own = {**os.environ, "PYTHONPATH": str(tree), **threads, **compiled}
+    own = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "", **threads}
     began, command = time.perf_counter(), [sys.executable, __file__, f"--question={name}"]
     done = subprocess.run(command, env=own, cwd=tree, capture_output=True, text=True, check=False)
     wall_s = time.perf_counter() - began

@@ -259,7 +259,7 @@ def test_guards_ask_both_sides_and_leave_nothing(tmp_path):
     assert "failed in" not in done.stderr
     trees = ["git", "-C", str(ROOT), "worktree", "list"]
     assert str(tmp_path) not in subprocess.run(trees, capture_output=True, text=True, check=True).stdout
-    assert {path.name for path in tmp_path.iterdir()} <= {"medusa-sim-guards"}
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
@@ -275,7 +275,7 @@ def test_guards_that_are_ended_leave_nothing(tmp_path):
         running.terminate()
         running.communicate(timeout=60)
     assert running.returncode == 128 + signal.SIGTERM
-    assert {path.name for path in tmp_path.iterdir()} <= {"medusa-sim-guards"}
+    assert not list(tmp_path.iterdir())
 
 
 def targets() -> list[str]:

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -296,13 +296,18 @@ def _refuse_misspelt(gpu: Gpu) -> None:
     """Refuse an architecture that is nearly a shipped GPU's: kernels are borrowed by its name."""
     from difflib import get_close_matches
 
-    known = {architecture_of(name, shipped_dir()) for name in device_names(shipped_dir())}
+    known = _shipped_architectures()
     near = get_close_matches(gpu.architecture, known, n=1, cutoff=_MISSPELT)
     if near and gpu.architecture not in known:
         raise SpecError(
             f"{gpu.path}: architecture: given {shown(gpu.architecture)}; did you mean {near[0]!r}? "
             "A new architecture needs a name unlike that"
         )
+
+
+@cache
+def _shipped_architectures() -> frozenset[str]:
+    return frozenset(architecture_of(name, shipped_dir()) for name in device_names(shipped_dir()))
 
 
 @lru_cache(maxsize=128)
