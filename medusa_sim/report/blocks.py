@@ -1,4 +1,4 @@
-"""Blocks of a report: headings, texts, cards, tables, pictures and what a reader unfolds."""
+"""Blocks of a report: headings, texts, tables, pictures and what a reader unfolds."""
 
 from __future__ import annotations
 
@@ -51,21 +51,11 @@ class Code:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cards:
-    """The numbers that matter: (label, value, remark)."""
-
-    items: tuple[tuple[str, str, str], ...]
-
-
 @dataclass(frozen=True)
 class Picture:
-    """A figure with the name of its file and a caption that says what it shows.
+    """A figure, drawn when it is asked for, the name of its file and a caption that says what it shows."""
 
-    draw: makes it, with `slim=True` as a phone shows it.
-    """
-
-    draw: Callable[..., Figure]
+    draw: Callable[[], Figure]
     name: str
     caption: str
 
@@ -76,7 +66,7 @@ class Picture:
 
     @cached_property
     def figure(self) -> Figure:
-        """The picture for a page of full width."""
+        """The picture, drawn once."""
         return self.draw()
 
 
@@ -96,9 +86,7 @@ class Appendix:
     blocks: tuple[Block, ...]
 
 
-Block: TypeAlias = (
-    "Heading | Text | Bullets | Labelled | Code | Cards | Picture | Folded | Appendix | TextTable"
-)
+Block: TypeAlias = "Heading | Text | Bullets | Labelled | Code | Picture | Folded | Appendix | TextTable"
 
 
 def pictures_of(blocks: Sequence[Block]) -> Iterator[Picture]:

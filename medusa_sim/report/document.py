@@ -11,7 +11,6 @@ from medusa_sim.report.blocks import (
     Appendix,
     Block,
     Bullets,
-    Cards,
     Code,
     Folded,
     Heading,
@@ -37,7 +36,7 @@ def html_page(title: str, blocks: Sequence[Block]) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_finalized
     )
-    environment.filters |= {"code": _inline, "svg": _svg, "slim": _slim, "named": _named}
+    environment.filters |= {"code": _inline, "svg": _svg, "named": _named}
     return environment.get_template("page.html.j2").render(title=title, blocks=blocks)
 
 
@@ -99,16 +98,6 @@ def _svg(picture: Picture) -> Markup:
     return Markup(drawn[drawn.index("<svg") :].replace("<svg", named, 1))  # noqa: S704  # drawn here
 
 
-def _slim(picture: Picture) -> str:
-    """The picture for a phone as an address: names inside an SVG of the page would clash."""
-    from base64 import b64encode
-
-    from medusa_sim.report.figures.files import render
-
-    drawn = render(picture.draw(slim=True), ".svg")
-    return f"data:image/svg+xml;base64,{b64encode(drawn).decode('ascii')}"
-
-
 def _markdown(block: Block) -> str:
     match block:
         case Heading(text, level):
@@ -121,9 +110,6 @@ def _markdown(block: Block) -> str:
             text_of = "".join(f"- **{for_markdown(label)}**: {paragraph(text)}\n" for label, text in items)
         case Code(text):
             text_of = code_block(text)
-        case Cards(items):
-            cards = (map(for_markdown, item) for item in items)
-            text_of = "".join(f"- {label}: **{value}** ({remark})\n" for label, value, remark in cards)
         case Picture():
             text_of = f"![{paragraph(block.caption)}]({block.file})\n"
         case Appendix(summary, inner):

@@ -1,10 +1,10 @@
-"""A screen as blocks of a page: with a first page that is alike in every command, or as it is."""
+"""A screen as blocks of a page, whose first part is alike in every command, and as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medusa_sim.report.blocks import Appendix, Block, Bullets, Cards, Code, Heading, Labelled, Picture, Text
+from medusa_sim.report.blocks import Appendix, Block, Bullets, Code, Heading, Labelled, Picture, Text
 from medusa_sim.report.document import markdown_page
 from medusa_sim.report.screen import LABELS, LABELS_OF, Screen, fact_sentences, warning_text
 
@@ -19,17 +19,17 @@ def answer_page(
     title: str,
     screen: Screen,
     *,
-    numbers: Sequence[tuple[str, str, str]] = (),
-    picture: Picture | None = None,
-    sure: Sequence[tuple[str, str]] = (),
-    more: Sequence[Block] = (),
-    foot: Sequence[Block] = (),
+    picture: Picture | None,
+    sure: Sequence[tuple[str, str]],
+    more: Sequence[Block],
+    end: Sequence[Block] = (),
+    level: int = 1,
 ) -> list[Block]:
     """A report with the same first page in every command, everything else folded below it.
 
-    The page has the answer, why, how sure, what was measured near it, and warnings. numbers: cards (label,
-    value, remark). picture: drawn below the first table. sure: (label, line) of what the answer rests on.
-    more: blocks of the details, after the rest of the screen. foot: blocks that end the page.
+    The page has the answer, why, how sure, what was measured near it, and warnings. picture: drawn below the
+    first table. sure: (label, line) of what the answer rests on. more: blocks of the details, after the rest
+    of the screen. end: `sources.closing`, whose last block ends the page. level: of the title.
     """
     warned, hidden = screen.warnings[:_MOST_WARNINGS], len(screen.warnings[_MOST_WARNINGS:])
     warned += (f"{hidden} more below, under Details.",) if hidden else ()
@@ -41,17 +41,20 @@ def answer_page(
     ):
         parts |= {heading: Labelled(lines)} if lines else {}
     parts |= {"Warnings": Bullets(warned)} if warned else {}
-    blocks: list[Block] = [Heading(title, level=1), *(Text(line, "lead") for line in screen.answer)]
-    blocks += [Text(screen.asked, "soft"), *([Cards(tuple(numbers))] if numbers else []), *screen.tables[:1]]
+    blocks: list[Block] = [Heading(title, level), *(Text(line, "lead") for line in screen.answer)]
+    blocks += [Text(screen.asked, "soft"), *screen.tables[:1]]
     blocks += [] if picture is None else [picture]
     for heading, part in parts.items():
         blocks += [Heading(heading, level=3), part]
     shown = {fact.label for fact in screen.facts if not fact.detail} & {*_WHY, *_SURE, *LABELS_OF["measured"]}
     others = [label for label in LABELS if label != "Next" and label not in shown]
     rest = _labelled(screen, others, with_details=True)
-    warnings = screen.warnings if len(screen.warnings) > _MOST_WARNINGS else ()
-    details = (*screen.tables[1:], *_details(screen, rest), *_warnings("All warnings", warnings))
-    return [*blocks, *foot, Appendix("Details", (*details, *more))]
+    details: list[Block] = [*screen.tables[1:], *([Labelled(rest)] if rest else []), *screen.details]
+    if screen.code[1]:
+        details += [Heading(screen.code[0].rstrip(":"), level=3), Code(screen.code[1])]
+    if hidden:
+        details += [Heading("All warnings", level=3), Bullets(screen.warnings)]
+    return [*blocks, *end[-1:], Appendix("Details", (*details, *more, *end[:-1]))]
 
 
 def _labelled(
@@ -63,27 +66,6 @@ def _labelled(
         for fact in screen.facts
         if fact.label in labels and (with_details or not fact.detail)
     )
-
-
-def screen_blocks(screen: Screen) -> tuple[list[Block], list[Block]]:
-    """(the answer, what was asked and its tables; then facts, lines to copy and warnings) of a screen."""
-    first: list[Block] = [Text(line, "lead") for line in screen.answer]
-    first += [Text(screen.asked, "soft"), *screen.tables]
-    # `Next` is of the command, not of the answer
-    facts = tuple((fact.label, fact.text) for fact in screen.facts if fact.label != "Next")
-    return first, [*_details(screen, facts), *_warnings("Warnings", screen.warnings)]
-
-
-def _details(screen: Screen, facts: tuple[tuple[str, str], ...]) -> list[Block]:
-    """Facts (label, text) of a screen, its further tables, and its lines to copy."""
-    blocks: list[Block] = [*([Labelled(facts)] if facts else []), *screen.details]
-    if screen.code[1]:
-        blocks += [Heading(screen.code[0].rstrip(":"), level=3), Code(screen.code[1])]
-    return blocks
-
-
-def _warnings(heading: str, warnings: tuple[str, ...]) -> list[Block]:
-    return [Heading(heading, level=3), Bullets(warnings)] if warnings else []
 
 
 def screen_markdown(screen: Screen) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 import medusa_sim as ms
+from medusa_sim.grid.axes import Grid
 from medusa_sim.load.answer import run_load
 from medusa_sim.load.load_test import load_test
+from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.blocks import Appendix, Heading, Picture
 from medusa_sim.report.compare.page import compare_blocks
 from medusa_sim.report.compare.screen import compare_screen
@@ -15,6 +17,8 @@ from medusa_sim.report.load.page import load_blocks
 from medusa_sim.report.load.screen import load_screen
 from medusa_sim.report.recommend.page import recommend_blocks
 from medusa_sim.report.recommend.screen import recommend_screen
+from medusa_sim.report.sweep.page import report_blocks
+from medusa_sim.report.sweep.screen import sweep_screen
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import FORMATS, format_text
 
@@ -39,11 +43,16 @@ def _loaded():
     return load_blocks(answer, "c"), load_screen(answer)
 
 
+def _swept():
+    scenario, grid = Scenario(gpu="l40s", **_MODEL), Grid.of([1, 16], [1024], [1, 2, 4])
+    return report_blocks([scenario], grid, "c"), sweep_screen(sweep_answer(scenario, grid))
+
+
 @pytest.mark.parametrize(
     "report",
     [_recommended, lambda: _recommended(dtype="fp8_block"), _compared,
-     lambda: _compared(tokens_per_s_per_user=1e4), _loaded],
-    ids=["recommend", "recommend in blocks", "compare", "compare beyond reach", "load"],
+     lambda: _compared(tokens_per_s_per_user=1e4), _loaded, _swept],
+    ids=["recommend", "recommend in blocks", "compare", "compare beyond reach", "load", "sweep"],
 )  # fmt: skip
 def test_one_page_in_the_same_order_and_nothing_lost(report):
     blocks, screen = report()

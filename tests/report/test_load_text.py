@@ -12,7 +12,6 @@ from numbers_in_text import numbers
 
 from medusa_sim.load.carried_rates import SURELY_STEADY
 from medusa_sim.load.slos import Slos
-from medusa_sim.report.blocks import Picture
 from medusa_sim.report.load import page as load_page
 from medusa_sim.report.load import screen as loaded
 from medusa_sim.report.load import sentences as load_sentences
@@ -210,14 +209,13 @@ def test_a_page_of_a_load_draws_rates_where_there_are_several_and_time_at_the_la
 ):
     titled: list[str] = []
     monkeypatch.setattr(load_page, "rate_chart", lambda *given: None)
-    monkeypatch.setattr(load_page, "time_chart", lambda points, field, title: titled.append(title))
-    monkeypatch.setattr(load_page, "_title", lambda answer: "made")
+    monkeypatch.setattr(load_page, "time_chart", lambda points, field, title="": titled.append(title))
     points = [run(rate=rate) for rate in rates]
     answer = SimpleNamespace(
         points=points, last=points[-1:], test=SimpleNamespace(slos=SimpleNamespace(given=limits))
     )
-    blocks = load_page._plots(answer)  # type: ignore[arg-type]
-    assert [block.name for block in blocks if isinstance(block, Picture)] == names
+    pictures = load_page._plots(answer, "made")  # type: ignore[arg-type]
+    assert [picture.name for picture in pictures] == names
     whole, *others = titled  # above the first of the charts in time alone
     assert whole.startswith("made")
     assert numbers(whole) == ([f"{rates[-1]:.2f}"] if math.isfinite(rates[-1]) else [])

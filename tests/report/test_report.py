@@ -146,11 +146,10 @@ def test_every_part_of_a_step_is_drawn_and_they_add_up(runtime):
     np.testing.assert_allclose(total, view.step_us, rtol=1e-6)
     chart = step_bars(view, "title")
     assert [bar.total for bar in chart.bars if bar.name == "1"] == pytest.approx([1.0, 1.0])
-    for slim in (False, True):
-        figure = bars_figure(chart, slim=slim)
-        render(figure, ".svg")
-        labels = [each.get_window_extent() for each in figure.axes[0].get_yticklabels()]
-        assert all(one.y0 > other.y1 for one, other in pairwise(labels))
+    figure = bars_figure(chart)
+    render(figure, ".svg")
+    labels = [each.get_window_extent() for each in figure.axes[0].get_yticklabels()]
+    assert all(one.y0 > other.y1 for one, other in pairwise(labels))
 
 
 def test_a_page_holds_the_tables_that_are_drawn_on_it():

@@ -17,11 +17,9 @@ from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import price
 from medusa_sim.load.carried_rates import CarriedRates
 from medusa_sim.load.slos import Slos
-from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.check import CheckedPart, EngineCheck, MeasuredRun
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
-from medusa_sim.plan.verdict import Stretch
 from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.report.charts.sweep import step_rows, two_steps
@@ -37,7 +35,7 @@ from medusa_sim.report.recommend.drafting_facts import _drafts
 from medusa_sim.report.recommend.server_facts import server_facts
 from medusa_sim.report.recommend.tables import drafts_text
 from medusa_sim.report.sweep import screen as sweep_screen
-from medusa_sim.report.sweep.page import best_card, cards, compared, pays_at
+from medusa_sim.report.sweep.page import compared
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table, overview_table
@@ -235,24 +233,6 @@ def test_errors_of_groups_are_per_cent_with_their_sign():
     assert [cells_of(both, row)["in band"] for row in both.rows] == ["80 %", "-"]
 
 
-@pytest.mark.parametrize(
-    ("known", "told"),
-    [
-        ((), "no batch"), (((1, 64, "loses"),), "no batch"),
-        (((1, 9, "uncertain"), (10, 64, "loses")), "no batch"),
-        (((1, 9, "pays"), (10, 64, "uncertain")), "batch 1..9"),
-        (((1, 2, "pays"), (3, 8, "loses"), (9, 64, "pays")), "batch 1..2, 9..64"),
-    ],
-)  # fmt: skip
-def test_a_card_names_every_batch_whose_gain_is_certain_and_no_other(known, told):
-    """Where drafts are made (`spans`) is not where they pay for certain."""
-    found = BreakEven(
-        at=None, direction="pays throughout", searched_from=1, searched_to=64, spans=((1, 64),),
-        known=tuple(Stretch(*each) for each in known),
-    )  # fmt: skip
-    assert pays_at(found) == told
-
-
 @pytest.fixture(scope="module")
 def swept() -> tuple[list[Scenario], Grid]:
     both = [SCENARIO, SCENARIO.but(gpu="a100-80gb-sxm")]
@@ -261,38 +241,6 @@ def swept() -> tuple[list[Scenario], Grid]:
 
 def swept_rows(scenario: Scenario) -> pd.DataFrame:
     return api.Scenario(**scenario.arguments.values).sweep([1, 4, 16, 64], [512], range(1, 13))
-
-
-def test_cards_of_a_sweep_tell_its_first_middle_and_last_batch(swept):
-    (scenario, _), grid = swept
-    *best, _, free = cards(answered := sweep_answer(scenario, grid))
-    rows = swept_rows(scenario)
-    for batch, (where, count, gain) in zip((1, 16, 64), best, strict=True):
-        row = rows[rows.batch == batch].sort_values("speedup").iloc[-1]
-        assert re.findall(r"\d+", where) == [str(batch), "512"]
-        if row.candidates > 1:
-            assert count.split()[0] == str(row.candidates)
-            told = [float(each) for each in re.findall(r"\d+\.\d+", gain)]
-            expected = [row.speedup, row.speedup_low, row.speedup_high]
-            assert told == pytest.approx(expected, abs=0.005001)
-    assert free[1].split()[0] == str(int(answered.free.whole[0]))
-
-
-def test_a_card_of_a_batch_without_room_says_so_and_advises_nothing():
-    answered = sweep_answer(SCENARIO, Grid.of([1, 4000], [4096], [1, 2]))
-    assert best_card(answered, 1)[1:] == ("no room", "it does not fit even without speculation")
-    assert "room" not in best_card(answered, 0)[1]
-
-
-@pytest.mark.parametrize(("free", "share", "told"), [(1, 0.0, ("1 token", 0)), (3, 0.05, ("3 tokens", 2))])
-def test_a_card_of_free_tokens_counts_them_and_names_drafting_where_it_costs(swept, free, share, told):
-    (scenario, _), grid = swept
-    answer = sweep_answer(scenario, grid)
-    free_ = SimpleNamespace(largest=12, whole=np.full(2, free), verification=np.full(2, 9))
-    rest = ("grid", "break_evens", "column", "gains")
-    made = SimpleNamespace(free=free_, drafting_share=share, **{name: getattr(answer, name) for name in rest})
-    card = cards(made)[-1]
-    assert (card[1], len(numbers(card[2]))) == told
 
 
 def test_a_report_of_two_cards_has_their_best_counts_side_by_side(swept):

@@ -76,10 +76,9 @@ def test_matplotlib_draws_the_description(found):
     assert len(bands) == sum(bool(curve.outline) for curve in chart.series) == 2
 
 
-@pytest.mark.parametrize("slim", [False, True])
-def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(found, slim):
+def test_ticks_are_spoken_numbers_and_the_whole_picture_is_shown(found):
     for column in Y_TITLES:
-        figure = lines_figure(found.chart(column), slim=slim)
+        figure = lines_figure(found.chart(column))
         render(figure, ".svg")
         axis = figure.axes[0]
         ticks = [each.get_text() for each in (*axis.get_xticklabels(), *axis.get_yticklabels())]
@@ -88,7 +87,6 @@ def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(found,
         box, across = figure.get_tightbbox(), figure.get_size_inches()[0]
         assert box.x0 > -0.1
         assert box.x1 < across + 0.1
-        assert (across < 5) == slim
 
 
 def test_a_card_without_a_value_is_named_and_not_drawn_and_another_axis_is_one_error(found):
@@ -112,8 +110,7 @@ def test_a_card_keeps_its_colour_and_neighbours_differ():
 def test_a_page_has_the_answer_first(found):
     blocks = compare_blocks(found.answer, "medusa-sim compare")
     html = html_page("t", blocks)
-    assert html.index("without speculation") < html.index("<svg")
-    assert html.count("<img") == html.count("<svg")  # as a telephone shows it
+    assert html.index("No drafts") < html.index("<svg")
     assert len(list(pictures_of(blocks))) == len(Y_TITLES)
     assert found.sentence.split(",")[0] in html
     assert "<svg" in found._repr_html_()

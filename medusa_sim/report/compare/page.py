@@ -40,22 +40,19 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     ]
     rows = [row for row in (answer.chosen, answer.chosen_plain) if row is not None]
     used = [answer.scenario(row) for row in rows] or list(answer.scenarios.values())[:1]
-    *sources, made = closing(used, _TRUST, command)
     decided = decision_table(answer)
     facts = [fact for fact in screen.facts if fact.label not in OF_THE_DECISION]
     return answer_page(
         f"Which set-up for {Path(answer.model.name).name}?",
         replace(screen, tables=(decided, *screen.tables), facts=tuple(facts)),
-        numbers=_cards(answer),
         picture=_picture(answer, answer.column),
         sure=_sure(answer),
         more=(
             Heading("The same set-ups by what else counts"),
             *others,
             Folded("Every set-up and batch", TextTable.rounded(every.to_pydict())),
-            *sources,
         ),
-        foot=(made,),
+        end=closing(used, _TRUST, command),
     )
 
 
@@ -69,24 +66,6 @@ def _sure(answer: Comparison) -> list[tuple[str, str]]:
     )
     number = f"{speed} {BY_NAME['tokens_per_s_per_user'].on_axis}"
     return how_sure(answer.scenario(row), number, f"{low} to {high}", plain=not row["drafts"])
-
-
-def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
-    chosen, plain = answer.chosen, answer.chosen_plain
-    if chosen is None:
-        return ()
-    without_drafts = plain if chosen["drafts"] else None
-    cards = []
-    for column in (
-        "usd_per_million_tokens", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "joule_per_token"
-    ):  # fmt: skip
-        without = (
-            ""
-            if without_drafts is None
-            else f"{significant(float(without_drafts[column]), 3)} without speculation"
-        )
-        cards.append((BY_NAME[column].title, significant(float(chosen[column]), 3), without))
-    return tuple(cards)
 
 
 def _picture(answer: Comparison, column: str) -> Picture:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,8 +38,5 @@ def drawing(
         figure = Figure(figsize=(width, height))
         axes = figure.subplots(rows, columns, squeeze=False)
         yield figure, [axis for line in axes for axis in line]
-        bottom = max((legend.get_window_extent().ymax for legend in figure.legends), default=0.0)
-        # an engine that the figure kept would have it drawn once more for each file, and one of the whole
-        # figure (a rect) measures everything twice
-        rect: Any = (0.0, bottom / figure.bbox.height, 1.0, 1.0) if bottom else None
-        TightLayoutEngine(pad=0.5, rect=rect).execute(figure)
+        # an engine that the figure kept would have it drawn once more for each file
+        TightLayoutEngine(pad=0.5).execute(figure)

@@ -35,17 +35,16 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
         chosen = {int(size): recommended[int(size)] for size in batch}
         grid = Grid.of(tuple(chosen), (length,), sorted({*DEFAULT_CANDIDATES, *chosen.values()}))
         view = length_view(scenario, grid, length, chosen)
-        plots = view_pictures(view, scenario, level=2, chains=answer.chains)
+        plots = view_pictures(view, scenario, chains=answer.chains)
         picture = next(block for block in plots if isinstance(block, Picture))
         others = [*plots[2:], Folded("Every other count", rows_table(scenario, grid))]
-    *sources_of, made = closing([scenario], tuple(dict.fromkeys(caveats([scenario], grid))), command)
     return answer_page(
         f"Does speculation pay for {model_name(scenario)} on {scenario.gpus_text}?",
         recommend_screen(answer),
         picture=picture,
         sure=_sure(answer),
-        more=(*others, *sources_of),
-        foot=(made,),
+        more=others,
+        end=closing([scenario], tuple(dict.fromkeys(caveats([scenario], grid))), command),
     )
 
 
