@@ -1,26 +1,20 @@
-"""A candidate tree as a drawing, its attention mask, and what each further node brings."""
+"""A candidate tree as a drawing, and what each further node brings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from charts.style import HALO, NEUTRAL, Spec, base, category, layer, quantity
 from medusa_sim.acceptance.tree_picture import node_columns
 from medusa_sim.report.palette import SHADES
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.arrays import FloatArray
     from medusa_sim.plan.tree_answer import TreeCurve
 
 LABELLED = 64
 """Candidates up to which each node carries its rank."""
-MASK_DRAWN = 128
-"""Candidates up to which the mask is drawn: one mark for each pair that sees each other."""
 
 
 def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
@@ -82,34 +76,6 @@ def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
             *([text] if tree.candidates <= LABELLED else []),
         ],
     )
-
-
-def mask_chart(tree: CandidateTree) -> Spec:
-    """Which node (row) sees which (column): itself and its ancestors."""
-    rows, columns = np.nonzero(tree.mask)
-    values = [{"row": int(i), "column": int(j)} for i, j in zip(rows, columns, strict=True)]
-    scale = {"domain": [0, tree.candidates], "nice": False}
-    axis = {"tickMinStep": 1}
-    return base(
-        320,
-        data={"values": [{**at, "row2": at["row"] + 1, "column2": at["column"] + 1} for at in values]},
-        mark={"type": "rect", "color": SHADES[0]},
-        encoding={
-            "x": quantity("column", "key: candidate", scale=scale, axis=axis),
-            "x2": {"field": "column2"},
-            "y": quantity("row", "query: candidate", scale={**scale, "reverse": True}, axis=axis),
-            "y2": {"field": "row2"},
-            "tooltip": [quantity("row", "query"), quantity("column", "sees")],
-        },
-    )
-
-
-def mask_table(tree: CandidateTree) -> pa.Table:
-    """The same as rows of 0 and 1: `query`, then a column for each candidate."""
-    import pyarrow as pa
-
-    seen = {str(j): tree.mask[:, j].astype(np.int8) for j in range(tree.candidates)}
-    return pa.table({"query": np.arange(tree.candidates), **seen})
 
 
 def budget_chart(curve: TreeCurve, chosen: tuple[int, float, float]) -> Spec:

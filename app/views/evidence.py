@@ -13,7 +13,6 @@ import msgspec
 import notes
 import show
 import streamlit as st
-import uploads
 from charts import validation as charts
 from charts.draw import lines_spec
 from chosen import PageArguments, from_here
@@ -29,7 +28,6 @@ from medusa_sim.lab.reproduce.charts import published_chart
 from medusa_sim.lab.validate.operators import scores
 from medusa_sim.lab.validate.score_tables import choice_table, comparisons_table, score_table
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.outside.limits import UPLOAD_BYTES
 from medusa_sim.report.words.basis import how_sure
 from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import percent
@@ -46,13 +44,10 @@ if TYPE_CHECKING:
 
 
 _VIEWS = ("accuracy", "numbers in use", "method")
-_UPLOAD = "my rows (CSV)"
 _PAPERS = "The papers of Medusa and of recursive speculative decoding: published against predicted"
-EVERY_KERNEL, OWN_ROWS, PAPERS = "every_kernel", "own_rows", "papers"
+EVERY_KERNEL, PAPERS = "every_kernel", "papers"
 """Keys of parts that are folded."""
 _LATENCIES = ("measured", "calibrated")
-_LARGEST = UPLOAD_BYTES
-_MOST_ROWS = 20_000
 _TOLD = (
     "op", "m", "n", "k", "batch", "q_len", "kv_len", "candidates", "model", "pair", "decoder", "seq_len",
     "gamma",
@@ -117,11 +112,6 @@ def _accuracy(set_up: PageArguments, usual: str) -> None:
     with st.expander(_PAPERS, asked, key=PAPERS, on_change="rerun") as opened:
         if opened.open:
             _published()
-    if not files:
-        asked = link.opened_with("rows")
-        with st.expander("Your own measured rows", asked, key=OWN_ROWS, on_change="rerun") as opened:
-            if opened.open:
-                _measured(gpu, kernels, files)
 
 
 def _fits(gpu: str, kernels: str) -> None:
@@ -174,17 +164,14 @@ def _fits(gpu: str, kernels: str) -> None:
 
 
 def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
-    names = (*files, _UPLOAD)
-    of_rows = Input("rows", "Rows", "Shipped or measured rows of this GPU, or your own.")
-    name = inputs.choice(st, of_rows, names, names[0])
-    path = "rows.csv" if name == _UPLOAD else from_here(files[name])
+    names = tuple(files)
+    of_rows = Input("rows", "Rows", "Shipped or measured rows of this GPU.")
+    path = files[inputs.choice(st, of_rows, names, names[0])]
     try:
-        frame = _uploaded() if name == _UPLOAD else measured.rows_of(files[name])
-        if frame is None:
-            return
+        frame = measured.rows_of(path)
         rows, used = _compared(frame, gpu, kernels)
     except MedusaSimError as error:  # the other sections of the page do not depend on it
-        (st.error if name == _UPLOAD else st.info)(show.in_words(str(error)))
+        st.info(show.in_words(str(error)))
         return
     if len(rows) < len(frame):
         st.caption(
@@ -207,17 +194,18 @@ def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
         ),
         width=165,
     )
-    runtime = ["--runtime", "paper"] if kernels == "paper" else ["--kernels", kernels]
+    words = ["validate", "rows", from_here(path), "--gpu", gpu, "--cache", "as-measured"]
+    words += ["--runtime", "paper"] if kernels == "paper" else ["--kernels", kernels]
     show.chart(
         charts.scatter_chart(rows, "time_us", "predicted_us", "time (us)", _TOLD),
         name="rows",
         caption="A point a row; dashed: 10 % off. Rows timed alone may have left operands in the cache, and "
         "are predicted so.",
-        command=show.command(["validate", "rows", path, "--gpu", gpu, *runtime, "--cache", "as-measured"]),
+        command=show.command(words),
         rows=lambda: rows,
         alt="Predicted over measured times",
     )
-    show.text_table(score_table(judged, name), _SCORES, _SCORE_PHONE)
+    show.text_table(score_table(judged, path.name), _SCORES, _SCORE_PHONE)
 
 
 def _compared(frame: pd.DataFrame, gpu: str, kernels: str) -> tuple[pd.DataFrame, str]:
@@ -229,26 +217,6 @@ def _compared(frame: pd.DataFrame, gpu: str, kernels: str) -> tuple[pd.DataFrame
             with contextlib.suppress(MedusaSimError):
                 return measured.compared(frame, gpu, other), other
         raise
-
-
-def _uploaded() -> pd.DataFrame | None:
-    given = st.file_uploader(
-        "CSV of operator rows with time_us", type=["csv"], help="Columns: docs/cli.md, time."
-    )
-    if given is None:
-        st.info("Upload rows: op, m, n, k, batch, q_len, kv_len, heads, kv_heads, head_dim, dtype, time_us.")
-        return None
-    from medusa_sim.errors import DataError
-    from medusa_sim.operators.table import read_rows
-    from medusa_sim.reading.files import held
-
-    with held(given.name, uploads.checked(given.name, given.getvalue(), _LARGEST)) as path:
-        frame = read_rows(path, need_time=True)
-    if len(frame) > _MOST_ROWS:
-        raise DataError(
-            f"{given.name}: {len(frame):,} rows; at most {_MOST_ROWS:,} here, more on the command line"
-        )
-    return frame
 
 
 def _decoder(gpu: str) -> None:

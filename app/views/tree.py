@@ -89,7 +89,6 @@ def page(set_up: PageArguments) -> None:
         ],
     )
     _budget(set_up, scenario, tree, answer, batch)
-    _mask(tree, command)
 
 
 def _tree(kind: str, set_up: PageArguments, scenario: Scenario, batch: int) -> tuple[CandidateTree, str]:
@@ -201,23 +200,3 @@ def _budget(
         command=show.command([*words, "--by-count", "--format", "csv"]),
         alt="Tokens per step and speedup by candidates",
     )
-
-
-def _mask(tree: CandidateTree, command: str) -> None:
-    with st.expander("Attention mask"):
-        if tree.candidates <= charts.MASK_DRAWN:
-            show.chart(
-                charts.mask_chart(tree),
-                name="mask",
-                caption="Each candidate sees the whole committed context, itself and its ancestors.",
-                command=command,
-                alt="The tree attention mask",
-            )
-        else:
-            st.markdown(
-                f"The mask of {tree.candidates} candidates is not drawn (at most {charts.MASK_DRAWN} are): "
-                "download it as CSV, 1 where a row's candidate sees a column's."
-            )
-        downloads.hand_out(
-            "mask-rows", [("csv", "text/csv", lambda: downloads.csv_bytes(charts.mask_table(tree)))]
-        )

@@ -1,6 +1,5 @@
 """Under load, Tree, Evidence, what a server says, wrong links: what a page shows is the package's."""
 
-import io
 import random
 import re
 from pathlib import Path
@@ -8,12 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import answers
-import downloads
-import numpy as np
 import pytest
 import show
 import under_load
-from charts import tree as tree_charts
 from chosen import PageArguments
 from damage import NUMBERS, WORDS
 from one_line import one_line
@@ -153,30 +149,6 @@ def test_rates_of_a_chain_have_a_short_curve(opened: Opened) -> None:
     lines, here = budget(page)
     assert 6 <= max(lines["speedup"]) <= 16, "as far as rates are carried on"
     assert here["speedup"]["value"] == pytest.approx(lines["speedup"][3])
-
-
-@pytest.mark.parametrize(("size", "is_drawn"), [(128, True), (129, False), (256, False)])
-def test_large_masks_are_a_line_and_a_file(opened: Opened, size: int, is_drawn: bool) -> None:
-    page = opened("tree", size=size, runtime="cuda-graph")
-    assert len(drawn(page)) == (3 if is_drawn else 2)
-    lines = [each.value for each in page.markdown if "at most 128" in each.value]
-    assert len(lines) == (0 if is_drawn else 1)
-    if lines:
-        assert f"{size} candidates" in lines[0]
-        assert "CSV" in lines[0]
-        assert "\n" not in lines[0]
-    page.session_state[f"{downloads.FILES}mask"] = page.session_state[f"{downloads.FILES}mask-rows"] = True
-    page.run()
-    labels = [each.proto.label for each in page.get("download_button") if "mask" in each.proto.id]
-    assert labels == (["PNG", "SVG", "CSV"] if is_drawn else ["CSV"])
-
-
-def test_the_file_is_the_mask() -> None:
-    for tree in (CandidateTree.cartesian([3, 2]), CandidateTree.chain(200)):
-        text = downloads.csv_bytes(tree_charts.mask_table(tree)).decode()
-        read = np.loadtxt(io.StringIO(text), delimiter=",", skiprows=1)
-        assert np.array_equal(read[:, 0], np.arange(tree.candidates))
-        assert np.array_equal(read[:, 1:].astype(bool), tree.mask)
 
 
 def test_the_interval_says_what_it_is(opened: Opened) -> None:

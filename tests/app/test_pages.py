@@ -37,7 +37,6 @@ from views.evidence import EVERY_KERNEL, PAPERS
 from medusa_sim import data
 from medusa_sim.acceptance.heads import node_probabilities, optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.inheritance import fitted_kernels
@@ -216,7 +215,6 @@ def test_charts_are_valid_specifications() -> None:
     for size in (2, 64):
         best = optimal_order(heads, size).tree(size)
         drawn(tree.tree_chart(best, node_probabilities(best, heads)))
-    drawn(tree.mask_chart(CandidateTree.chain(5)))
     view = view_of(
         answers.recommendation(set_up(), Question(batch_max=8)).cells.by_count, 1024, [1, 2, 4], {1: 2, 8: 1}
     )
@@ -226,7 +224,7 @@ def test_charts_are_valid_specifications() -> None:
     drawn(validation.band_chart(measured.fits_of("h100-sxm", "sglang")))
     frame = pd.DataFrame({"time_us": [1.0, 2.0], "predicted_us": [1.1, 1.9], "op": ["a", "b"]})
     drawn(validation.scatter_chart(frame, "time_us", "predicted_us", "us", ("op",)))
-    picture = downloads.picture(tree.mask_chart(CandidateTree.chain(3)), "png")
+    picture = downloads.picture(tree.tree_chart(best, node_probabilities(best, heads)), "png")
     assert isinstance(picture, bytes)
     assert picture.startswith(b"\x89PNG")
 
