@@ -56,7 +56,7 @@ def needs_checkpoint(set_up: PageArguments) -> bool:
 
 def schedule_files(set_up: PageArguments, answer: Recommendation, command: str) -> list[downloads.Download]:
     """The schedule in full precision, what `recommend --format json` writes, the report of a known model."""
-    from medusa_sim.report.recommend.values import SCHEMA, recommendation_values, schedule_arrow
+    from medusa_sim.report.recommend.python import SCHEMA, recommendation_values, schedule_arrow
 
     def whole() -> str:
         head = {"schema": SCHEMA, "version": __version__, "command": command}

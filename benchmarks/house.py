@@ -126,7 +126,7 @@ HOUSE = (
     Room(
         ("parts",),
         "a question of any size cut into parts that any number of workers write",
-        ("json_arguments", "shard", "folder", "works", "running", "processes", "cluster"),
+        ("json_arguments", "folder", "works", "running", "processes", "cluster"),
     ),
     Room(
         ("lab",),

@@ -27,9 +27,8 @@ from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
 from medusa_sim.report.length_view import view_of
 from medusa_sim.report.quantity_table import titles
-from medusa_sim.report.recommend.screen import facts
+from medusa_sim.report.recommend.screen import facts, schedule_table
 from medusa_sim.report.recommend.sentences import sentence
-from medusa_sim.report.recommend.tables import schedule_table
 from medusa_sim.report.screen import fact_sentences
 from medusa_sim.report.words.caveats import as_sentence
 from medusa_sim.report.words.numbers import counted, duration, percent, significant, times, with_prefix

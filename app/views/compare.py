@@ -25,11 +25,15 @@ from medusa_sim.gpus.prices import LARGEST_USD
 from medusa_sim.gpus.prices import prices as offers
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.charts.setups import banded, left_out, setups_chart
-from medusa_sim.report.compare.screen import refused_lines
+from medusa_sim.report.compare.python import compare_values
+from medusa_sim.report.compare.screen import (
+    decision_table,
+    frontier_table,
+    frontier_title,
+    refused_lines,
+    warnings,
+)
 from medusa_sim.report.compare.sentences import WORDS, drafting_text, measure_text, sentence, workload
-from medusa_sim.report.compare.tables import decision_table, frontier_table, frontier_title
-from medusa_sim.report.compare.values import compare_values
-from medusa_sim.report.compare.warnings import warnings
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.words.basis import how_sure, rests_text
 from medusa_sim.report.words.caveats import as_sentence

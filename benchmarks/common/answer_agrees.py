@@ -21,10 +21,9 @@ from medusa_sim.grid.quantities import values
 from medusa_sim.outside.escaping import paragraph
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.verdict import LOSES, PAYS, verdict_codes
-from medusa_sim.report.recommend.python import RecommendResult
+from medusa_sim.report.recommend.python import RecommendResult, recommendation_values
 from medusa_sim.report.recommend.screen import recommend_screen
 from medusa_sim.report.recommend.sentences import sentence
-from medusa_sim.report.recommend.values import recommendation_values
 from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.screen import WIDTH, screen_text
 from medusa_sim.report.screen_blocks import screen_markdown

@@ -76,10 +76,8 @@ def compare(
     csv and json carry every row.
     """
     from medusa_sim.cli.progress import progress
-    from medusa_sim.report.compare.python import CompareResult
-    from medusa_sim.report.compare.screen import compare_screen
-    from medusa_sim.report.compare.values import compare_values, with_warnings
-    from medusa_sim.report.compare.warnings import price_notes
+    from medusa_sim.report.compare.python import CompareResult, compare_values, with_warnings
+    from medusa_sim.report.compare.screen import compare_screen, price_notes
     from medusa_sim.setups.search import compare as compared
 
     with progress("set-ups") as advance:

@@ -143,9 +143,9 @@ def load(
 
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
+    from medusa_sim.report.load.python import carried_values, context_values, load_arrow, timeline_arrow
     from medusa_sim.report.load.screen import load_screen
     from medusa_sim.report.load.sentences import answer_text
-    from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
     from medusa_sim.report.load.warnings import warnings
 
     if not timeline and output.form in ("table", "md"):

@@ -14,8 +14,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.scenario.declare import ANY, FOLDER, WORD, Declared, argument
 
 if TYPE_CHECKING:
-    from medusa_sim.parts.running import Compute
-    from medusa_sim.parts.shard import Shard
+    from medusa_sim.parts.running import Compute, Shard
     from medusa_sim.parts.works import Work
 
 
@@ -54,7 +53,7 @@ class PartsPlace(Declared):
 
     def share(self) -> Shard:
         """The share of the parts that is asked for; all of them without --shard. Raises UsageError."""
-        from medusa_sim.parts.shard import Shard
+        from medusa_sim.parts.running import Shard
 
         return Shard() if self.shard is None else Shard.read(self.shard)
 

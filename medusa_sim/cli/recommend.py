@@ -202,14 +202,14 @@ def _show(output: Output, answer: Recommendation) -> None:
         import json
 
         from medusa_sim import __version__
-        from medusa_sim.report.recommend.values import SCHEMA, recommendation_values
+        from medusa_sim.report.recommend.python import SCHEMA, recommendation_values
 
         head = {"schema": SCHEMA, "version": __version__, "command": command_line()}
         values = recommendation_values(answer)
         output.text(json.dumps({**head, **values}, indent=1, allow_nan=False) + "\n")
         return
     if output.form in ("csv", "parquet"):
-        from medusa_sim.report.recommend.values import schedule_arrow
+        from medusa_sim.report.recommend.python import schedule_arrow
         from medusa_sim.report.words.cost import price_lines
 
         for line in price_lines([answer.scenario]):

@@ -148,7 +148,7 @@ def _coverage(names: tuple[str, ...], given: dict[str, Any], output: Output, dat
             say(more["sentence"])
         output.rows(frame, COVERAGE, **more)
     elif more:
-        from medusa_sim.report.specs.coverage import coverage_screen
+        from medusa_sim.report.specs.tables import coverage_screen
 
         output.screen(coverage_screen(scenario, place))
     else:

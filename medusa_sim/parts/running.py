@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -10,12 +11,39 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from medusa_sim import __version__
-from medusa_sim.errors import OutputError
+from medusa_sim.errors import OutputError, UsageError, shown
 from medusa_sim.parts.folder import PartFolder
-from medusa_sim.parts.shard import Shard
 from medusa_sim.parts.works import Work, work_of
 from medusa_sim.report.formats import write_parquet
 from medusa_sim.writing import atomic
+
+_SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Every `count`-th part from the `number`-th on, counted from 1."""
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def read(cls, text: str) -> Shard:
+        """`3/8`. Raises UsageError for anything else."""
+        match = _SHARD.fullmatch(text.strip())
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise UsageError(f"shard {shown(text)}: give i/n with i from 1 to n, as in 3/8")
+        return cls(int(match[1]), int(match[2]))
+
+    @property
+    def name(self) -> str:
+        """Name of its claim on a folder."""
+        return f"shard-{self.number}-of-{self.count}"
+
+    def numbers(self, parts: int) -> range:
+        """Its own of so many parts."""
+        return range(self.number - 1, parts, self.count)
+
 
 Advance = Callable[[int, int], None]
 """Told (rows computed, rows to compute)."""

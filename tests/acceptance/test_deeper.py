@@ -24,8 +24,8 @@ from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import CoverageError
 from medusa_sim.plan.recommend import recommend
+from medusa_sim.report.recommend.python import recommendation_values
 from medusa_sim.report.recommend.screen import recommend_screen
-from medusa_sim.report.recommend.values import recommendation_values
 from medusa_sim.report.screen import screen_text
 from medusa_sim.report.words.scenario import acceptance_text
 from medusa_sim.scenario.acceptance import mean_length, resolve_word

@@ -11,7 +11,7 @@ import medusa_sim as ms
 from medusa_sim.grid.request_latency import REQUEST
 from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.plan.recommend import recommend
-from medusa_sim.report.recommend.values import row_values
+from medusa_sim.report.recommend.python import row_values
 from medusa_sim.scenario.defaults import DEFAULT_SEQ_LEN
 from medusa_sim.scenario.question import Question
 from medusa_sim.setups.question import SetupQuestion

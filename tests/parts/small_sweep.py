@@ -7,8 +7,7 @@ import pandas as pd
 from medusa_sim.api import Scenario
 from medusa_sim.grid.axes import Grid
 from medusa_sim.parts.folder import PartFolder
-from medusa_sim.parts.running import Advance, Done, compute_here, run_parts
-from medusa_sim.parts.shard import Shard
+from medusa_sim.parts.running import Advance, Done, Shard, compute_here, run_parts
 from medusa_sim.parts.works import SweepParts
 
 FAST = {"runtime": "cuda-graph", "latency": "roofline"}

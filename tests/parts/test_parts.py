@@ -20,7 +20,7 @@ from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.sweep import Slices, sweep
 from medusa_sim.parts.folder import MANIFEST, Description, PartFolder
-from medusa_sim.parts.shard import Shard
+from medusa_sim.parts.running import Shard
 from medusa_sim.parts.works import LoadParts, SweepParts, work_of
 from medusa_sim.scenario.scenario import Scenario
 

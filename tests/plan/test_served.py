@@ -23,10 +23,10 @@ from medusa_sim.grid.sweep import count_table, sweep
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.quantity_table import quantity_text
+from medusa_sim.report.recommend.python import recommendation_values, row_values
 from medusa_sim.report.recommend.sentences import step_text
-from medusa_sim.report.recommend.values import recommendation_values, row_values
+from medusa_sim.report.sweep.screen import best_table
 from medusa_sim.report.sweep.sentences import better_text
-from medusa_sim.report.sweep.tables import best_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 

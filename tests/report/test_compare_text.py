@@ -11,9 +11,9 @@ import pytest
 from numbers_in_text import numbers
 
 from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.report.compare import screen as compare_tables
+from medusa_sim.report.compare import screen as tables
 from medusa_sim.report.compare import sentences as compared
-from medusa_sim.report.compare import tables
-from medusa_sim.report.compare import tables as compare_tables
 from medusa_sim.report.words.numbers import NOTHING
 
 

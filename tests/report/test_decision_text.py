@@ -11,9 +11,9 @@ from medusa_sim.load.slos import Slos
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.verdict import Stretch
 from medusa_sim.report.check.screen import next_text
+from medusa_sim.report.compare import screen as compare_warnings
+from medusa_sim.report.compare import screen as compared_tables
 from medusa_sim.report.compare import sentences as compared
-from medusa_sim.report.compare import tables as compared_tables
-from medusa_sim.report.compare import warnings as compare_warnings
 from medusa_sim.report.load.sentences import answer_lines
 from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend import warnings as recommend_warnings

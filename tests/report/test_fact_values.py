@@ -9,7 +9,7 @@ from numbers_in_text import numbers
 
 from medusa_sim.plan.shortfall import Change, Shortfall
 from medusa_sim.report.load.screen import context_text
-from medusa_sim.report.recommend import drafting_facts as recommended
+from medusa_sim.report.recommend import facts as recommended
 from medusa_sim.report.screen import Fact, Screen, screen_text
 from medusa_sim.report.sweep.sentences import engine_text
 from medusa_sim.report.words import standing

@@ -16,8 +16,8 @@ from medusa_sim.report.load import page as load_page
 from medusa_sim.report.load import screen as loaded
 from medusa_sim.report.load import sentences as load_sentences
 from medusa_sim.report.load import warnings as load_warnings
+from medusa_sim.report.load.sentences import at_rate, ms_text, policy_text
 from medusa_sim.report.load.warnings import _crowded_out, _cut, _unsteady
-from medusa_sim.report.load.words import at_rate, ms_text, policy_text
 
 
 def test_policies_rates_and_times_have_words():

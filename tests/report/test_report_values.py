@@ -24,16 +24,15 @@ from medusa_sim.report.charts.chart import map_colour
 from medusa_sim.report.charts.roofline import on_roof
 from medusa_sim.report.charts.sweep import step_rows, two_steps
 from medusa_sim.report.check.screen import _part_text, next_text
-from medusa_sim.report.compare import tables as compare_tables
+from medusa_sim.report.compare import screen as compare_tables
 from medusa_sim.report.compare.sentences import queue_text
 from medusa_sim.report.formats import markdown_parts
 from medusa_sim.report.length_view import length_view
 from medusa_sim.report.load.screen import sessions_text
 from medusa_sim.report.load.sentences import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
-from medusa_sim.report.recommend.drafting_facts import _drafts
-from medusa_sim.report.recommend.server_facts import server_facts
-from medusa_sim.report.recommend.tables import drafts_text
+from medusa_sim.report.recommend.facts import _drafts, server_facts
+from medusa_sim.report.recommend.screen import drafts_text
 from medusa_sim.report.sweep import screen as sweep_screen
 from medusa_sim.report.sweep.page import compared
 from medusa_sim.report.table import TextTable

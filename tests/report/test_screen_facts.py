@@ -9,8 +9,8 @@ import pytest
 from numbers_in_text import numbers
 
 from medusa_sim.grid.axes import Grid
+from medusa_sim.report.compare import python as compare_values
 from medusa_sim.report.compare import screen as compared
-from medusa_sim.report.compare import values as compare_values
 from medusa_sim.report.load import screen as loaded
 from medusa_sim.report.sweep import page as swept
 from medusa_sim.setups.setup import SET_UP

@@ -18,15 +18,14 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
 from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend import warnings as of_recommendation
-from medusa_sim.report.recommend.screen import search_note
-from medusa_sim.report.recommend.server_facts import request_latency_text
+from medusa_sim.report.recommend.facts import request_latency_text
+from medusa_sim.report.recommend.screen import schedule_table, search_note
 from medusa_sim.report.recommend.short_answer import short_answer
-from medusa_sim.report.recommend.tables import schedule_table
 from medusa_sim.report.roofline_screen import _sentences, _table
+from medusa_sim.report.sweep import screen as of_sweep
+from medusa_sim.report.sweep import screen as sweep_tables
 from medusa_sim.report.sweep import screen as swept
 from medusa_sim.report.sweep import sentences as sweep_sentences
-from medusa_sim.report.sweep import tables as sweep_tables
-from medusa_sim.report.sweep import warnings as of_sweep
 from medusa_sim.report.table import TextTable, _lines, cell_text
 from medusa_sim.report.words import caveats
 from medusa_sim.report.words.break_even import break_even_text

@@ -11,8 +11,8 @@ import medusa_sim as ms
 from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.grid.cells import price
-from medusa_sim.report.compare.values import with_warnings
-from medusa_sim.report.compare.warnings import warnings
+from medusa_sim.report.compare.python import with_warnings
+from medusa_sim.report.compare.screen import warnings
 from medusa_sim.setups.comparison import on_frontier
 from medusa_sim.setups.quantities import COMPARE
 from medusa_sim.setups.question import BATCHES, SURE, SetupChoices, SetupQuestion

@@ -37,7 +37,7 @@ def metric_title(metric: str, share: float = LOAD_SHARE) -> str:
 
 def _legend_name(policy: str) -> str:
     """In the legend; imported here, since lists of an app need the names of metrics alone."""
-    from medusa_sim.report.load.words import policy_text
+    from medusa_sim.report.load.sentences import policy_text
 
     return policy_text(policy)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.blocks import Block, Folded, Heading, Picture
 from medusa_sim.report.charts.setups import Y_TITLES, banded, left_out, setups_chart
-from medusa_sim.report.compare.screen import OF_THE_DECISION, compare_screen
-from medusa_sim.report.compare.tables import decision_table
+from medusa_sim.report.compare.screen import OF_THE_DECISION, compare_screen, decision_table
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.screen_blocks import answer_page
 from medusa_sim.report.sources import closing

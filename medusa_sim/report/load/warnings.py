@@ -11,7 +11,7 @@ from medusa_sim.load.answer import LoadAnswer
 from medusa_sim.load.carried_rates import SURELY_STEADY
 from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.point import LoadPoint
-from medusa_sim.report.load.words import at_rate, policy_text, rate_text
+from medusa_sim.report.load.sentences import at_rate, policy_text, rate_text
 from medusa_sim.report.words.numbers import percent, significant
 from medusa_sim.report.words.scenario import request_text
 

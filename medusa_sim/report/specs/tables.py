@@ -1,4 +1,4 @@
-"""Specifications as tables for people."""
+"""Specifications as tables for people, and how near a set-up is to measured ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from medusa_sim.data import DataDir
+from medusa_sim.doubts.standing import Standing, near_groups
+from medusa_sim.engines.accuracy_groups import LEAST_ROWS, together
 from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.inheritance import fitted_kernels
 from medusa_sim.gpus.kernels import KernelSet
@@ -14,7 +16,10 @@ from medusa_sim.gpus.local import is_unopened, laws_of, runtimes_of
 from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.specs.rows import SpecRow
 from medusa_sim.report.table import TextTable, cell_text
+from medusa_sim.report.words.basis import basis
 from medusa_sim.report.words.numbers import NOTHING, number_of, percent, significant, with_prefix
+from medusa_sim.report.words.standing import groups_table, standing_sentence
+from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import GIGA, TERA
 
 _PREFIXED = {"FLOP/s": "FLOP/s", "bytes/s": "B/s", "bytes": "B"}
@@ -232,3 +237,20 @@ def _billions(entry: SpecEntry, key: str) -> str:
 def _bytes(entry: SpecEntry, key: str) -> str:
     value = float(entry.value(key) or 0.0)
     return with_prefix(value, "B") if value else NOTHING
+
+
+def coverage_screen(scenario: Scenario, found: Standing) -> Screen:
+    """The class of a set-up and the error to expect, where its kernels are from, the nearest groups."""
+    kernels = next(part.text for part in basis(scenario, plain=True) if part.part == "Kernels")
+    near = near_groups(scenario)
+    title = f"what was measured nearest to it, in groups of {LEAST_ROWS} rows and more"
+    lacking = (
+        f"no group of {LEAST_ROWS} rows and more is near it; `medusa-sim specs --kind coverage --gpu "
+        f"{scenario.gpu.name}` has those of the GPU"
+    )
+    return Screen(
+        asked="",
+        answer=(standing_sentence(scenario, found),),
+        tables=(groups_table(together(near), title),) if near else (),
+        facts=(Fact("Kernels", kernels), *([] if near else [Fact("Errors", lacking)])),
+    )
