@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import downloads
 from chosen import PageArguments
 
-from medusa_sim import __version__
 from medusa_sim.doubts.of_scenario import scenario_doubts
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
 from medusa_sim.report.recommend.warnings import warnings as recommend_warnings
@@ -56,15 +54,11 @@ def needs_checkpoint(set_up: PageArguments) -> bool:
 
 def schedule_files(set_up: PageArguments, answer: Recommendation, command: str) -> list[downloads.Download]:
     """The schedule in full precision, what `recommend --format json` writes, the report of a known model."""
-    from medusa_sim.report.recommend.python import SCHEMA, recommendation_values, schedule_arrow
-
-    def whole() -> str:
-        head = {"schema": SCHEMA, "version": __version__, "command": command}
-        return json.dumps({**head, **recommendation_values(answer)}, indent=1, allow_nan=False) + "\n"
+    from medusa_sim.report.recommend.python import recommendation_json, schedule_arrow
 
     files: list[downloads.Download] = [
         ("csv", "text/csv", lambda: downloads.csv_bytes(schedule_arrow(answer))),
-        ("json", "application/json", whole),
+        ("json", "application/json", lambda: recommendation_json(answer, command)),
     ]
     if set_up.config is None:
         files.append(("html", "text/html", lambda: report_html(set_up, answer, command)))

@@ -128,13 +128,7 @@ def load(
         raise UsageError("several GPUs, models or drafters: say where their rows go with --out DIR")
     test = load_test(several[0], **asked)
     with progress("requests") as advance:
-        answer = run_load(
-            test,
-            rates,
-            search=search,
-            target_rate=target_rate,
-            advance=advance,
-        )
+        answer = run_load(test, rates, search=search, target_rate=target_rate, advance=advance)
     _show(output, answer, timeline=timeline)
     if report.folder is not None:
         from medusa_sim.report.load.page import load_blocks
@@ -143,23 +137,15 @@ def load(
 
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
-    from medusa_sim.report.load.python import carried_values, context_values, load_arrow, timeline_arrow
+    from medusa_sim.report.load.python import LoadResult, load_arrow, timeline_arrow
     from medusa_sim.report.load.screen import load_screen
-    from medusa_sim.report.load.sentences import answer_text
-    from medusa_sim.report.load.warnings import warnings
 
     if not timeline and output.form in ("table", "md"):
         output.screen(load_screen(answer))
         return
-    warned = warnings(answer)
-    warn(warned)
+    result = LoadResult(answer=answer)
+    warn(result.warnings)
     if timeline:
         output.rows(timeline_arrow(answer), "load-timeline")
-        return
-    more: dict[str, Any] = {
-        "answer": answer_text(answer),
-        "carried": carried_values(answer),
-        "context": context_values(answer),
-        "warnings": warned,
-    }
-    output.rows(load_arrow(answer), "load", **more)
+    else:
+        output.rows(load_arrow(answer), "load", **result.values)

@@ -60,15 +60,19 @@ class LoadResult:
         """Warnings, a line each."""
         return warnings(self.answer)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The sentence, what each policy carries, the warnings and the rows, as `--format json` has them."""
+    @property
+    def values(self) -> dict[str, Any]:
+        """What JSON says besides the rows: the sentence, what each policy carries, the warnings."""
         return {
             "answer": self.sentence,
             "carried": carried_values(self.answer),
             "context": context_values(self.answer),
             "warnings": self.warnings,
-            "rows": load_arrow(self.answer).to_pylist(),
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it with the rows, as `--format json` has them."""
+        return {**self.values, "rows": load_arrow(self.answer).to_pylist()}
 
     def report(self, folder: str | Path) -> tuple[Path, ...]:
         """Write report.html and report.md with plots, as `medusa-sim load --report`; the paths written."""

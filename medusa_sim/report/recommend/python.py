@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from medusa_sim import __version__
 from medusa_sim.errors import check_kind
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineSettings
@@ -29,8 +30,6 @@ from medusa_sim.scenario.declare import WORD
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-
-    from medusa_sim.plan.schedule_row import ScheduleRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -118,10 +117,15 @@ class RecommendResult:
         return notebook_html(self.sentence, self.schedule[shown], self.warnings)
 
 
-SCHEMA = "medusa-sim/recommend/1"
 _OF_THE_SCENARIO = (
     "gpu", "model", "tp", "ep", "dp_attention", "runtime", "latency_model", "kernels", "drafter", "acceptance"
 )  # fmt: skip
+
+
+def recommendation_json(answer: Recommendation, command: str) -> str:
+    """The file of `--format json`; command: the one that writes it."""
+    head = {"schema": "medusa-sim/recommend/1", "version": __version__, "command": command}
+    return json.dumps({**head, **recommendation_values(answer)}, indent=1, allow_nan=False) + "\n"
 
 
 def recommendation_values(answer: Recommendation) -> dict[str, Any]:
