@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import streamlit as st
-from answers import KEPT, data_version
+from answers import KEPT
 
 from medusa_sim import data
 from medusa_sim.engines.runtime import load_runtime
@@ -48,28 +47,19 @@ def profile_files(gpu: str) -> dict[str, Path]:
     return {} if folder is None else {path.name: path for path in sorted(folder.glob("*.csv"))}
 
 
+@KEPT
 def rows_of(path: Path) -> pd.DataFrame:
     """Checked rows with measured times."""
-    return _rows_of(str(path), path.stat().st_mtime)
-
-
-@st.cache_data(max_entries=16, show_spinner=False)
-def _rows_of(path: str, version: float) -> pd.DataFrame:
-    del version
     return read_rows(path, need_time=True)
 
 
-def compared(frame: pd.DataFrame, gpu: str, kernels: str) -> pd.DataFrame:
+@KEPT
+def compared(path: Path, gpu: str, kernels: str) -> pd.DataFrame:
     """Rows with their predictions, as `validate` makes them."""
-    return _compared(frame, gpu, kernels, data_version())
-
-
-@st.cache_data(max_entries=16, show_spinner=False)
-def _compared(frame: pd.DataFrame, gpu: str, kernels: str, version: float) -> pd.DataFrame:
-    del version
     runtime = load_runtime("paper" if kernels == "paper" else "kernel")
     card = load_gpu(gpu)
-    return predicted_rows(frame, card, runtime, cold=False, leave_out=lambda line: None, kernels=kernels)
+    rows = rows_of(path)
+    return predicted_rows(rows, card, runtime, cold=False, leave_out=lambda line: None, kernels=kernels)
 
 
 @KEPT

@@ -33,7 +33,14 @@ from medusa_sim.report.compare.screen import (
     refused_lines,
     warnings,
 )
-from medusa_sim.report.compare.sentences import WORDS, drafting_text, measure_text, sentence, workload
+from medusa_sim.report.compare.sentences import (
+    WORDS,
+    line_text,
+    measure_text,
+    sentence,
+    speed_texts,
+    workload,
+)
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.words.basis import how_sure, rests_text
 from medusa_sim.report.words.caveats import as_sentence
@@ -229,7 +236,9 @@ def card_text(answer: Comparison, gpu: str) -> str:
     if best:
         row = best[0]
         star = " (the choice)" if row["chosen"] else ""
-        return f"{name}{star}: {show.in_words(_in_short(answer, row))}\\\n*{_rests(answer, row)}*"
+        _, low, high = speed_texts(row)
+        text = show.in_words(f"{line_text(answer, row)} (80 %: {low} to {high})")
+        return f"{name}{star}: {text}\\\n*{_rests(answer, row)}*"
     rows = answer.table[answer.table.gpu == gpu]
     if rows.empty:
         last = next((each for each in reversed(answer.refused) if f" x {gpu}," in each.setup), None)
@@ -242,21 +251,10 @@ def card_text(answer: Comparison, gpu: str) -> str:
     fastest = rows.sort_values("tokens_per_s_per_user").to_dict("records")[-1]
     why = (
         f"no set-up keeps the limits; the fastest stream, "
-        f"{significant(float(fastest['tokens_per_s_per_user']), 3)} tokens/s "
+        f"{speed_texts(fastest)[0]} tokens/s "
         f"({percent(fastest['sure'], 0)} sure of the target), is of {name_of(fastest)}"
     )
     return f"{name}: {show.in_words(why)}"
-
-
-def _in_short(answer: Comparison, row: Mapping[Any, Any]) -> str:
-    """`1 x b200, fp8, vllm, eagle3 with 3 drafts at 64 requests: $0.59 a million tokens, 51.2 ...`."""
-    speed, low, high = (
-        significant(float(row[f"tokens_per_s_per_user{end}"]), 3) for end in ("", "_low", "_high")
-    )
-    return (
-        f"{name_of(row)}, {drafting_text(answer, row)}: {measure_text(answer, row)}, {speed} tokens/s a user "
-        f"(80 %: {low} to {high})"
-    )
 
 
 def _rests(answer: Comparison, row: Mapping[Any, Any]) -> str:
@@ -274,7 +272,8 @@ def _answer(answer: Comparison) -> None:
     drafting = "no drafts" if chosen["drafter"] == NO_DRAFTER else (
         f"{chosen['drafter']} with {drafts} draft{'s' if drafts > 1 else ''}"
     )  # fmt: skip
-    speed = f"{significant(float(chosen['tokens_per_s_per_user']), 3)} {_SPEED}"
+    number, low, high = speed_texts(chosen)
+    speed = f"{number} {_SPEED}"
     st.success(
         f"**{show.in_words(name_of(chosen))}, {show.in_words(drafting)}: "
         f"{show.in_words(measure_text(answer, chosen))}, {speed}.**",
@@ -311,7 +310,6 @@ def _answer(answer: Comparison) -> None:
         width=140,
     )
     scenario = answer.scenario(chosen)
-    low, high = (significant(float(chosen[f"tokens_per_s_per_user_{end}"]), 3) for end in ("low", "high"))
     is_plain = chosen["drafter"] == NO_DRAFTER
     warnings = answer.warnings_of(answer.key(chosen))
     show.how_sure(how_sure(scenario, speed, f"{low} to {high}", plain=is_plain), *warnings)

@@ -169,7 +169,7 @@ def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
     path = files[inputs.choice(st, of_rows, names, names[0])]
     try:
         frame = measured.rows_of(path)
-        rows, used = _compared(frame, gpu, kernels)
+        rows, used = _compared(path, gpu, kernels)
     except MedusaSimError as error:  # the other sections of the page do not depend on it
         st.info(show.in_words(str(error)))
         return
@@ -208,14 +208,14 @@ def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
     show.text_table(score_table(judged, path.name), _SCORES, _SCORE_PHONE)
 
 
-def _compared(frame: pd.DataFrame, gpu: str, kernels: str) -> tuple[pd.DataFrame, str]:
+def _compared(path: Path, gpu: str, kernels: str) -> tuple[pd.DataFrame, str]:
     """Predicted beside measured by the chosen kernel set, or by the first that has such kernels."""
     try:
-        return measured.compared(frame, gpu, kernels), kernels
+        return measured.compared(path, gpu, kernels), kernels
     except MedusaSimError:
         for other in load_gpu(gpu).kernels:
             with contextlib.suppress(MedusaSimError):
-                return measured.compared(frame, gpu, other), other
+                return measured.compared(path, gpu, other), other
         raise
 
 

@@ -1,4 +1,4 @@
-"""How far a computation is: a bar on stderr with the time left, for people."""
+"""How far a computation is, with the time left, on stderr for people."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+import click
+
 from medusa_sim.cli import say
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 QUIET_S = 1.0
 _LINE_EVERY_S = 30.0
+_DRAWN_EVERY_S = 0.1
+_CLEARED = "\r\x1b[K"
+"""Takes the last line of a terminal away."""
 
 
 class Advance(Protocol):
@@ -27,32 +31,28 @@ class Advance(Protocol):
 
 @contextmanager
 def progress(unit: str) -> Iterator[Advance]:
-    """A bar with the time left; silent below 1 s, a line every half minute away from a terminal."""
-    if not sys.stderr.isatty():
-        yield _line_by_line(unit)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
-        TextColumn("{task.fields[left]}"),
-    )
-    bar = Progress(*columns, console=Console(stderr=True))
-    task = bar.add_task(unit, total=0, left="")
-    start = time.monotonic()
+    """One line that changes after the first second; away from a terminal a line every half minute."""
+    is_terminal, start = sys.stderr.isatty(), time.monotonic()
+    every_s = _DRAWN_EVERY_S if is_terminal else _LINE_EVERY_S
+    last = start - every_s if is_terminal else start
 
     def advance(done: int, total: int, left_s: float | None = None) -> None:
-        elapsed = time.monotonic() - start
-        if elapsed > QUIET_S:
-            bar.start()
-        bar.update(task, completed=done, total=total, left=time_left(done, total, elapsed, left_s))
+        nonlocal last
+        now = time.monotonic()
+        if now - start < QUIET_S or now - last < every_s:
+            return
+        last = now
+        line = f"{done:,} of {total:,} {unit}, {time_left(done, total, now - start, left_s)}"
+        if is_terminal:
+            click.echo(f"{_CLEARED}{line}", err=True, nl=False)
+        else:
+            say(line)
 
     try:
         yield advance
     finally:
-        bar.stop()
+        if is_terminal and last > start:
+            click.echo(_CLEARED, err=True, nl=False)
 
 
 def count_rows(tables: Iterable[pa.Table], total: int, unit: str) -> Iterator[pa.Table]:
@@ -63,19 +63,6 @@ def count_rows(tables: Iterable[pa.Table], total: int, unit: str) -> Iterator[pa
             yield table
             done += table.num_rows
             advance(done, total)
-
-
-def _line_by_line(unit: str) -> Advance:
-    start = printed_at = time.monotonic()
-
-    def advance(done: int, total: int, left_s: float | None = None) -> None:
-        nonlocal printed_at
-        now = time.monotonic()
-        if now - printed_at >= _LINE_EVERY_S:
-            printed_at = now
-            say(f"{done:,} of {total:,} {unit}, {time_left(done, total, now - start, left_s)}")
-
-    return advance
 
 
 def time_left(done: int, total: int, elapsed_s: float, left_s: float | None = None) -> str:

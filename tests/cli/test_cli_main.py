@@ -130,6 +130,7 @@ def test_tables_pass_through_in_silence(capsys):
 
 
 def test_away_from_a_terminal_a_line_now_and_again(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
     monkeypatch.setattr(progress, "_LINE_EVERY_S", 0.0)
     with progress.progress("shapes") as advance:
         advance(1, 4, 90.0)

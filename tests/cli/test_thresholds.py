@@ -5,6 +5,7 @@ import io
 import os
 import re
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import click
@@ -154,41 +155,28 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_begins_after_a_second(monkeypatch):
+def test_a_line_begins_after_a_second_and_goes_with_the_work(monkeypatch):
     """Told of at 0.9 s and at 1.1 s after it began at 5 s."""
-    import rich.progress
-
-    told: list[tuple[str, object]] = []
-
-    class Bar:
-        def __init__(self, *columns: object, **more: object) -> None: ...
-
-        def add_task(self, unit: str, **more: object) -> int:
-            return 7
-
-        def start(self) -> None:
-            told.append(("start", None))
-
-        def stop(self) -> None: ...
-
-        def update(self, task: int, *, completed: int, total: int, left: str) -> None:
-            told.append((left, (task, completed, total)))
-
     now = iter([5.0, 5.9, 6.1])
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setattr(rich.progress, "Progress", Bar)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setattr(progress_of.time, "monotonic", lambda: next(now))
     with progress_of.progress("rows") as advance:
         advance(1, 101, None)
+        assert terminal.getvalue() == ""
         advance(2, 4, None)
-    assert told == [("1:30 left", (7, 1, 101)), ("start", None), ("0:01 left", (7, 2, 4))]
+    *_, line, end = terminal.getvalue().split("\r")
+    assert "2 of 4 rows, 0:01 left" in line
+    assert not end.strip("\x1b[K")
 
 
 def test_rows_are_counted_from_nothing(monkeypatch):
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr(
-        progress_of, "_line_by_line", lambda unit: lambda done, total, left=None: told.append((done, total))
-    )
+
+    @contextmanager
+    def progress(unit: str):
+        yield lambda done, total: told.append((done, total))
+
+    monkeypatch.setattr(progress_of, "progress", progress)
     tables = [SimpleNamespace(num_rows=rows) for rows in (3, 4)]
     assert list(progress_of.count_rows(tables, 7, "rows")) == tables
     assert told == [(3, 7), (7, 7)]

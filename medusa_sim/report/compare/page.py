@@ -10,12 +10,12 @@ from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.report.blocks import Block, Folded, Heading, Picture
 from medusa_sim.report.charts.setups import Y_TITLES, banded, left_out, setups_chart
 from medusa_sim.report.compare.screen import OF_THE_DECISION, compare_screen, decision_table
+from medusa_sim.report.compare.sentences import speed_texts
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.screen_blocks import answer_page
 from medusa_sim.report.sources import closing
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.basis import how_sure
-from medusa_sim.report.words.numbers import significant
 from medusa_sim.setups.comparison import Comparison
 
 _TRUST = (
@@ -60,9 +60,7 @@ def _sure(answer: Comparison) -> list[tuple[str, str]]:
     row = answer.chosen
     if row is None:
         return []
-    speed, low, high = (
-        significant(float(row[f"tokens_per_s_per_user{end}"]), 3) for end in ("", "_low", "_high")
-    )
+    speed, low, high = speed_texts(row)
     number = f"{speed} {BY_NAME['tokens_per_s_per_user'].on_axis}"
     return how_sure(answer.scenario(row), number, f"{low} to {high}", plain=not row["drafts"])
 

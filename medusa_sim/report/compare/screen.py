@@ -15,6 +15,7 @@ from medusa_sim.report.compare.sentences import (
     limits_text,
     loaded_line,
     measure_text,
+    speed_texts,
     surer_text,
     without_text,
     workload,
@@ -136,10 +137,8 @@ def decision_table(answer: Comparison) -> TextTable:
             for row, why_not in rows.values()
         ],
         WORDS[answer.measure].header: column(lambda row: significant(float(row[answer.column]), 3)),
-        BY_NAME[_SPEED].on_axis: column(lambda row: significant(float(row[_SPEED]), 3)),
-        BY_NAME["interval"].title: column(
-            lambda row: " to ".join(significant(float(row[f"{_SPEED}_{end}"]), 3) for end in ("low", "high"))
-        ),
+        BY_NAME[_SPEED].on_axis: column(lambda row: speed_texts(row)[0]),
+        BY_NAME["interval"].title: column(lambda row: " to ".join(speed_texts(row)[1:])),
         BY_NAME["sure"].title: column(lambda row: percent(float(row["sure"]), 0)),
         "rests on": column(lambda row: rests_on(answer.scenario(row), plain=row["drafter"] == NO_DRAFTER)),
     }

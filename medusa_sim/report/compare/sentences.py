@@ -93,7 +93,7 @@ def chosen_text(answer: Comparison) -> str:
     """`2 x h200-sxm, TP 2, fp8, vllm, eagle3 with 2 drafts at 48 requests: $0.21 a million tokens, ...`."""
     chosen = answer.chosen
     assert chosen is not None  # noqa: S101  # asked where there is one
-    text = _line(answer, chosen)
+    text = line_text(answer, chosen)
     if answer.question.slowest_tpot_us < math.inf:
         least = US_PER_S / answer.question.slowest_tpot_us
         text += f" (at least {significant(least, 3)} with {percent(chosen['sure'], 0)} certainty)"
@@ -129,13 +129,13 @@ def surer_text(answer: Comparison) -> str:
     if answer.chosen is None or answer.chosen["sure"] >= SURER:
         return ""
     surer = answer.surer.chosen
-    return f"with {percent(SURER, 0)} certainty: {'no set-up' if surer is None else _line(answer, surer)}"
+    return f"with {percent(SURER, 0)} certainty: {'no set-up' if surer is None else line_text(answer, surer)}"
 
 
-def _line(answer: Comparison, row: Mapping[str, Any]) -> str:
-    speed = significant(row["tokens_per_s_per_user"], 3)
+def line_text(answer: Comparison, row: Mapping[Any, Any]) -> str:
+    """`1 x b200, fp8, vllm, eagle3 with 3 drafts at 64 requests: $0.59 a million tokens, 51.2 ...`."""
     drafting, value = drafting_text(answer, row), measure_text(answer, row)
-    return f"{name_of(row)}, {drafting}: {value}, {speed} tokens/s a user"
+    return f"{name_of(row)}, {drafting}: {value}, {speed_texts(row)[0]} tokens/s a user"
 
 
 def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
@@ -149,6 +149,14 @@ def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
     first, last = int(curve.drafts.iloc[0]), int(row["drafts"])
     few = f" ({first} where few run)" if first != last else ""
     return f"{row['drafter']} with {last} draft{'s' if last > 1 else ''} at {requests}{few}"
+
+
+def speed_texts(row: Mapping[Any, Any]) -> tuple[str, str, str]:
+    """Tokens/s of a user with the ends of the 80 % interval, as numbers."""
+    speed, low, high = (
+        significant(float(row[f"tokens_per_s_per_user{end}"]), 3) for end in ("", "_low", "_high")
+    )
+    return speed, low, high
 
 
 def measure_text(answer: Comparison, row: Mapping[str, Any]) -> str:
