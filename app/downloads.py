@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +40,6 @@ def hand_out(
                 st.code(text, language=None, wrap_lines=True)
         if not opened.open:
             return
-        for suffix in {suffix for suffix, _, _ in files} & _FIRST.keys():
-            warm_up(suffix)
         with st.container(horizontal=True, gap="small"):
             for suffix, mime, made in files:
                 st.download_button(
@@ -56,25 +53,6 @@ def hand_out(
                     icon=":material/download:",
                     help=f"This as {suffix.upper()}",
                 )
-
-
-@st.cache_resource(show_spinner=False)
-def warm_up(suffix: str) -> None:
-    """Start what draws, which takes a second or two, while the user reads which files there are."""
-    threading.Thread(target=_FIRST[suffix], daemon=True).start()
-
-
-def _drawing_library() -> None:
-    import matplotlib.backends.backend_svg
-    import matplotlib.colorbar
-    import matplotlib.figure  # noqa: F401
-
-
-_FIRST: dict[str, Callable[[], object]] = {
-    "png": lambda: picture({"mark": "point", "data": {"values": []}}, "svg"),
-    "html": _drawing_library,
-}
-"""What each kind of file waits for the first time."""
 
 
 def picture(spec: dict[str, Any], form: str) -> bytes | str:

@@ -9,7 +9,7 @@ import streamlit as st
 from chosen import PRESETS, set_up_of
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.report.recommend.short_answer import short_answer
+from medusa_sim.report.recommend.sentences import short_answer
 
 _LANDED = "landed"
 

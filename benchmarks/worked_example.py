@@ -22,7 +22,7 @@ from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.grid.single_step import SingleStep
 from medusa_sim.models.feed_forwards import Mlp
 from medusa_sim.models.mixers import Grouped
-from medusa_sim.report.figures.canvas import drawing
+from medusa_sim.report.figures.draw import drawing
 from medusa_sim.report.palette import BESIDE, INK, OTHER, PARTS, SMALLEST_SHARE
 from medusa_sim.units import US_PER_MS, US_PER_S
 

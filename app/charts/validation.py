@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from charts.style import NEUTRAL, Spec, base, category, layer, quantity
-from medusa_sim.report.charts.chart import colour_of
+from medusa_sim.report.charts.chart import Axis, LineChart, Series, point_series
 from medusa_sim.report.palette import SHADES
 
 if TYPE_CHECKING:
@@ -19,61 +21,39 @@ _MOST_POINTS = 1500
 
 def scatter_chart(
     frame: pd.DataFrame, measured: str, predicted: str, title: str, names: Sequence[str]
-) -> Spec:
+) -> LineChart:
     """Predicted over measured, log-log, with the line of no error and the band of 10 %.
 
-    names: columns told in the tooltip. Of many points every n-th is drawn.
+    names: columns told in the tooltip; the first gives the looks. Of many points every n-th is drawn.
     """
     kept = frame[(frame[measured] > 0) & (frame[predicted] > 0)]
     kept = kept.iloc[:: max(1, -(-len(kept) // _MOST_POINTS))]
-    drawn = [name for name in names if name in kept]
-    points: list[Spec] = [
-        {
-            "measured": float(row[measured]),
-            "predicted": float(row[predicted]),
-            "error": float(row[predicted] / row[measured] - 1.0),
-            **{name: str(row[name]) for name in drawn},
-        }
-        for row in kept.to_dict("records")
-    ]
-    low = min(min(p["measured"], p["predicted"]) for p in points) * 0.9
-    high = max(max(p["measured"], p["predicted"]) for p in points) * 1.1
+    told = [name for name in names if name in kept]
+    points = [
+        point_series(
+            str(group), place, rows[measured].to_numpy(), rows[predicted].to_numpy(), size=3.6, filled=False,
+            rows=[
+                {**{name: str(row[name]) for name in told}, "measured": row[measured],
+                 "predicted": row[predicted], "error": row[predicted] / row[measured] - 1.0}
+                for row in rows.to_dict("records")
+            ],
+        )
+        for place, (group, rows) in enumerate(kept.groupby(told[0]) if told else [("rows", kept)])
+    ]  # fmt: skip
+    times = kept[[measured, predicted]].to_numpy(dtype=np.float64)
+    ends = np.array([0.9 * times.min(), 1.1 * times.max()])
     lines = [
-        {"measured": x, "predicted": x * factor, "line": name}
-        for name, factor in (("no error", 1.0), ("10 % too long", 1.1), ("10 % too short", 0.9))
-        for x in (low, high)
+        Series(name=name, x=ends, y=factor * ends, line=line, width=1.0, in_legend=False)
+        for name, factor, line in (("no error", 1.0, "-"), ("too long", 1.1, "--"), ("too short", 0.9, "--"))
     ]
-    x = quantity("measured", f"measured: {title}", scale={"type": "log", "nice": False})
-    y = quantity("predicted", f"predicted: {title}", scale={"type": "log", "nice": False})
-    group = drawn[0] if drawn else None
-    colour: Spec = {"value": SHADES[0]}
-    shape: Spec = {"value": "circle"}
-    if group is not None:
-        names_in_order = [str(name) for name in sorted(kept[group].unique())]
-        shades = [colour_of(place) for place in range(len(names_in_order))]
-        colour = category(group, group, scale={"range": shades}, sort=names_in_order)
-        shape = category(group, group, sort=names_in_order)
-    dashes = {"domain": ["no error", "10 % too long", "10 % too short"], "range": [[1, 0], [4, 4], [4, 4]]}
-    dash = category("line", None, legend=None, scale=dashes)
-    tips = [
-        *(category(name, name) for name in drawn),
-        *(quantity(name, name, format=".4~g") for name in ("measured", "predicted")),
-        quantity("error", "error", format="+.1%"),
-    ]
-    at = {"x": x, "y": y}
-    return base(
-        380,
-        layer=[
-            layer("line", {**at, "strokeDash": dash}, lines, color=NEUTRAL, strokeWidth=1),
-            layer(
-                "point",
-                {**at, "color": colour, "shape": shape, "tooltip": tips},
-                points,
-                size=42,
-                strokeWidth=1.6,
-            ),
-        ],
-    )
+    return LineChart(
+        title="", x=Axis(title=f"measured: {title}", base=10), y=Axis(title=f"predicted: {title}", base=10),
+        series=[*lines, *points], legend=told[0] if told else "",
+        tips=(
+            *((name, name, "") for name in told), ("measured", "measured", ".4~g"),
+            ("predicted", "predicted", ".4~g"), ("error", "error", "+.1%"),
+        ),
+    )  # fmt: skip
 
 
 def band_chart(fits: Mapping[str, Fit]) -> Spec:

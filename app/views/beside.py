@@ -21,7 +21,7 @@ from medusa_sim.plan.schedule import gains_by_batch
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.charts.chart import Axis, LineChart, ReferenceLine, Series, colour_of
 from medusa_sim.report.charts.sweep import POWERS, SPEEDUP
-from medusa_sim.report.recommend.short_answer import short_answer
+from medusa_sim.report.recommend.sentences import short_answer
 from medusa_sim.report.words.basis import rests_on
 from medusa_sim.report.words.numbers import significant, times
 from medusa_sim.scenario.arguments import ARGUMENTS

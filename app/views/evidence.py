@@ -30,8 +30,8 @@ from medusa_sim.lab.validate.score_tables import choice_table, comparisons_table
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.report.words.basis import how_sure
 from medusa_sim.report.words.caveats import as_sentence
-from medusa_sim.report.words.numbers import percent
 from medusa_sim.report.words.standing import groups_table
+from medusa_sim.report.words.numbers import percent
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTER, Baseline
 from views import sources
 from views.nearest import nearest
@@ -53,7 +53,8 @@ _TOLD = (
     "gamma",
 )  # fmt: skip
 
-
+_OF_CELLS = ("candidates", "batch", "model")
+"""Columns that a point of either chart tells."""
 _FIT_PHONE = ("kernel", "held out", "rows", "borrowed from")
 _SCORES = (
     "operator", "dtype", "size", "rows", "mean", "p90", "worst", "bias", "in band", "worst row",
@@ -197,7 +198,7 @@ def _measured(gpu: str, kernels: str, files: Mapping[str, Path]) -> None:
     words = ["validate", "rows", from_here(path), "--gpu", gpu, "--cache", "as-measured"]
     words += ["--runtime", "paper"] if kernels == "paper" else ["--kernels", kernels]
     show.chart(
-        charts.scatter_chart(rows, "time_us", "predicted_us", "time (us)", _TOLD),
+        lines_spec(charts.scatter_chart(rows, "time_us", "predicted_us", "time (us)", _TOLD), 380),
         name="rows",
         caption="A point a row; dashed: 10 % off. Rows timed alone may have left operands in the cache, and "
         "are predicted so.",
@@ -235,9 +236,7 @@ def _decoder(gpu: str) -> None:
     words += ["--latency", latency]
     words += ["--fallback", "calibrated"] if latency == "measured" else []
     show.chart(
-        charts.scatter_chart(
-            cells, "measured_us", "predicted_us", "step (us)", ("candidates", "batch", "model")
-        ),
+        lines_spec(charts.scatter_chart(cells, "measured_us", "predicted_us", "step (us)", _OF_CELLS), 380),
         name="steps",
         caption="A point a batch and count: whole steps of the decoder, the lower quartile of the passes; "
         "dashed: 10 % off. The first cells gave the overhead outside kernels.",
@@ -269,7 +268,7 @@ def _published() -> None:
             return
         published, predicted = pairs[0]
         quantity = published.removeprefix("published_").replace("_", " ")
-        spec = charts.scatter_chart(frame, published, predicted, quantity, _TOLD)
+        spec = lines_spec(charts.scatter_chart(frame, published, predicted, quantity, _TOLD), 380)
     st.markdown(f"**{target.title}**")
     show.chart(
         spec,

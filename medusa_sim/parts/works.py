@@ -207,7 +207,7 @@ class LoadParts(_Parts, frozen=True, tag="load"):
 
     def tables(self, number: int) -> Iterator[pa.Table]:
         """A row for each policy of one case at one rate."""
-        from medusa_sim.report.load.python import load_arrow
+        from medusa_sim.report.load.values import load_arrow
 
         case, rate = divmod(number, len(self.rates))
         test = _test(frozen(self.cases[case]), frozen(self.asked))

@@ -17,10 +17,10 @@ from medusa_sim.outside.escaping import for_figure
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import gains_by_batch
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.figures.canvas import look
+from medusa_sim.report.figures.draw import look
 from medusa_sim.report.figures.files import DPI
 from medusa_sim.report.palette import FAINT, SHADES
-from medusa_sim.report.recommend.short_answer import Kind, ShortAnswer, short_answer
+from medusa_sim.report.recommend.sentences import Kind, ShortAnswer, short_answer
 from medusa_sim.report.words.basis import rests_text
 from medusa_sim.report.words.scenario import formats_text, workload_text
 

@@ -223,7 +223,7 @@ def test_charts_are_valid_specifications() -> None:
     drawn(tree.budget_chart(answers.tree_curve(set_up(), 1, 16), (2, 1.5, 1.4)))
     drawn(validation.band_chart(measured.fits_of("h100-sxm", "sglang")))
     frame = pd.DataFrame({"time_us": [1.0, 2.0], "predicted_us": [1.1, 1.9], "op": ["a", "b"]})
-    drawn(validation.scatter_chart(frame, "time_us", "predicted_us", "us", ("op",)))
+    drawn(lines_spec(validation.scatter_chart(frame, "time_us", "predicted_us", "us", ("op",))))
     picture = downloads.picture(tree.tree_chart(best, node_probabilities(best, heads)), "png")
     assert isinstance(picture, bytes)
     assert picture.startswith(b"\x89PNG")

@@ -32,8 +32,7 @@ from medusa_sim.outside.escaping import (
 )
 from medusa_sim.report.blocks import Bullets, Code, Heading, Text
 from medusa_sim.report.document import html_page, markdown_page
-from medusa_sim.report.figures.canvas import drawing
-from medusa_sim.report.figures.draw import bars_figure
+from medusa_sim.report.figures.draw import bars_figure, drawing
 from medusa_sim.report.figures.files import render
 from medusa_sim.report.formats import csv_parts
 from medusa_sim.report.screen import Fact, Screen, screen_text

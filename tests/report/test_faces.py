@@ -12,7 +12,7 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
-from medusa_sim.report.load.python import timeline_arrow
+from medusa_sim.report.load.values import timeline_arrow
 from medusa_sim.report.recommend.python import schedule_arrow
 from medusa_sim.scenario.defaults import DEFAULT_SEQ_LEN
 

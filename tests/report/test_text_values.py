@@ -20,7 +20,7 @@ from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend import warnings as of_recommendation
 from medusa_sim.report.recommend.facts import request_latency_text
 from medusa_sim.report.recommend.screen import schedule_table, search_note
-from medusa_sim.report.recommend.short_answer import short_answer
+from medusa_sim.report.recommend.sentences import short_answer
 from medusa_sim.report.roofline_screen import _sentences, _table
 from medusa_sim.report.sweep import screen as of_sweep
 from medusa_sim.report.sweep import screen as sweep_tables
@@ -31,6 +31,7 @@ from medusa_sim.report.words import caveats
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import guessed_text, more_requests_text
 from medusa_sim.report.words.cost import COST_COLUMNS, cost_facts
+from medusa_sim.report.words.standing import WHAT_IS_NEW, standing_sentence
 from medusa_sim.report.words.memory import memory_text
 from medusa_sim.report.words.numbers import (
     and_more,
@@ -46,7 +47,6 @@ from medusa_sim.report.words.numbers import (
     with_prefix,
 )
 from medusa_sim.report.words.scenario import drafter_text, span_of_percents
-from medusa_sim.report.words.standing import WHAT_IS_NEW, standing_sentence
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 

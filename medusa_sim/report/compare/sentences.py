@@ -135,7 +135,8 @@ def surer_text(answer: Comparison) -> str:
 def line_text(answer: Comparison, row: Mapping[Any, Any]) -> str:
     """`1 x b200, fp8, vllm, eagle3 with 3 drafts at 64 requests: $0.59 a million tokens, 51.2 ...`."""
     drafting, value = drafting_text(answer, row), measure_text(answer, row)
-    return f"{name_of(row)}, {drafting}: {value}, {speed_texts(row)[0]} tokens/s a user"
+    speed = significant(float(row["tokens_per_s_per_user"]), 3)
+    return f"{name_of(row)}, {drafting}: {value}, {speed} tokens/s a user"
 
 
 def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:

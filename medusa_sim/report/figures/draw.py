@@ -1,8 +1,10 @@
-"""Charts drawn by matplotlib, for reports, notebooks and the command line."""
+"""Charts drawn by matplotlib in one look, for reports, notebooks and the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +20,6 @@ from medusa_sim.report.charts.chart import (
     Series,
     map_colour,
 )
-from medusa_sim.report.figures.canvas import drawing
 from medusa_sim.report.palette import HATCHES, INK, PARTS
 
 if TYPE_CHECKING:
@@ -244,3 +245,34 @@ def _ticks(axis: Axes, chart: HeatMap) -> None:
     axis.xaxis.set_label_position("top")
     axis.tick_params(length=0, labeltop=True, labelbottom=False)
     axis.set(xlabel="batch", ylabel=chart.counted)
+
+
+_LOOK = Path(__file__).with_name("look.mplstyle")
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Fonts, lines and colours of every figure."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(mpl.rc_params_from_file(_LOOK, use_default_template=False)):
+        yield
+
+
+@contextmanager
+def drawing(
+    width: float, height: float, columns: int = 1, rows: int = 1
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of `width` x `height` inches and its axes, row by row, in the common look.
+
+    Once it is drawn on, the axes take the room that labels and legends leave.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import TightLayoutEngine
+
+    with look():
+        figure = Figure(figsize=(width, height))
+        axes = figure.subplots(rows, columns, squeeze=False)
+        yield figure, [axis for line in axes for axis in line]
+        # an engine that the figure kept would have it drawn once more for each file
+        TightLayoutEngine(pad=0.5).execute(figure)

@@ -1,8 +1,10 @@
-"""A recommendation in sentences: whether speculation pays, with what, how far, and what to be warned of."""
+"""A recommendation in sentences: whether speculation pays, with what, how far; in a few words for cards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from medusa_sim.plan.count_curves import NEAR_BEST
 from medusa_sim.plan.recommendation import Recommendation
@@ -20,6 +22,7 @@ from medusa_sim.report.words.numbers import (
     span,
     spans_text,
     times,
+    with_prefix,
 )
 
 
@@ -263,3 +266,35 @@ def experts(answer: Recommendation) -> list[str]:
         f"at {found.worst} requests a step with one draft reads {found.activated:.0f} of the {found.experts} "
         f"experts of a layer, a plain one {found.plain:.0f}{above}",
     ]
+
+
+Kind = Literal["pays", "uncertain", "off", "no room"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShortAnswer:
+    """An answer at one batch in a few words.
+
+    kind: pays, uncertain (the interval holds a loss), off (plain decoding is better) or no room (in memory).
+    figure: what is gained, `2.10x`; action: what to do, `with 3 drafts a step`; more: next to it.
+    """
+
+    kind: Kind
+    figure: str
+    action: str
+    more: str
+
+
+def short_answer(answer: Recommendation, row: ScheduleRow) -> ShortAnswer:
+    """The answer of a row (`Recommendation.scheduled_row_at`) in a few words."""
+    if not row.fits_memory:
+        needed, room = (
+            with_prefix(size, "B") for size in (row.memory_bytes, answer.scenario.usable_memory_bytes)
+        )
+        return ShortAnswer("no room", "no room", "does not fit in memory", f"{needed} a GPU, of {room}")
+    if row.candidates == 1:
+        best = times(row.speculative_speedup)
+        return ShortAnswer("off", "off", "decode without drafts", f"drafts would give {best} at best")
+    action = f"with {shape_text(answer, row)} a step"
+    interval = f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}"
+    return ShortAnswer("pays" if row.verdict == "pays" else "uncertain", times(row.speedup), action, interval)
