@@ -35,8 +35,8 @@ from medusa_sim.models.named import load_model
 from medusa_sim.plan import tree_answer
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.report.words.numbers import percent
+from medusa_sim.report.words.standing import standing_sentence
 from medusa_sim.scenario.arguments import words_of
 from medusa_sim.scenario.question import QUESTION, Question
 from medusa_sim.scenario.scenario import Scenario

@@ -33,8 +33,8 @@ from evidence_rule import rule
 
 from medusa_sim.engines.accuracy_groups import ACCURACY_FILE, ROW_KINDS, Group, groups, mean_of, table_text
 from medusa_sim.report.table import markdown
-from medusa_sim.report.words.standing import kinds_table
 from medusa_sim.report.words.numbers import NOTHING, percent
+from medusa_sim.report.words.standing import kinds_table
 from medusa_sim.writing import write_text
 
 SCRIPTS = {

@@ -18,7 +18,7 @@ from medusa_sim.errors import DataError, OutputError, SpecError, UsageError, sho
 from medusa_sim.reading import tables
 from medusa_sim.reading.documents import json_of, read_json, read_toml, short_lines_of
 from medusa_sim.reading.files import read_bytes, read_text
-from medusa_sim.reading.tables import csv_chunks, csv_lines, numbered_csv_table, parquet_parts, read_csv_table
+from medusa_sim.reading.tables import csv_chunks, csv_lines, numbered_csv_table, parquet_parts
 from medusa_sim.writing import STDOUT, atomic, check_writable
 
 MAIN = "from medusa_sim.cli import main; main()"
@@ -129,9 +129,13 @@ def test_rows_longer_than_the_header_are_refused(tmp_path):
     for text in ("a,b\n1,2,3\n", "a,b\n0,2,3\n1,4,5\n"):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match=r"shifted\.csv: rows have more fields than the header"):
-            read_csv_table(path, ("a",))
+            list(csv_chunks(path, 10))
+        with pytest.raises(DataError, match=r"shifted\.csv line 2: 3 cells, the header has 2"):
+            numbered_csv_table(path, ("a",))
     path.write_text("a,b\n1,2,\n3,4,\n", encoding="utf-8")  # a comma at the end of lines is none
-    assert read_csv_table(path, ("a",))["b"].tolist() == [2, 4]
+    assert (
+        next(csv_chunks(path, 10))["b"].tolist() == numbered_csv_table(path, ("a",))["b"].tolist() == [2, 4]
+    )
 
 
 def test_rows_know_their_line_of_the_file(tmp_path):
@@ -145,20 +149,22 @@ def test_rows_know_their_line_of_the_file(tmp_path):
         numbered_csv_table(path, ("a",))
 
 
-def test_tables_have_a_limit_and_end_at_the_first_bad_line(tmp_path):
+def test_tables_have_a_limit_and_end_at_the_first_bad_line(tmp_path, monkeypatch):
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "1,2\n" * 50_000)
-    assert len(read_csv_table(path, ("a",))) == 50_000
-    with pytest.raises(DataError, match="more than 40,000 rows"):
-        read_csv_table(path, ("a",), limit_rows=40_000)
+    assert len(numbered_csv_table(path, ("a",))) == 50_000
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "TABLE_ROWS", 40_000)
+        with pytest.raises(DataError, match="more than 40,000 rows"):
+            numbered_csv_table(path, ("a",))
     with pytest.raises(DataError, match="columns missing: c"):
-        read_csv_table(path, ("a", "c"))
+        numbered_csv_table(path, ("a", "c"))
     path.write_text("a,b\n1,2\n1,2,3\n")
     with pytest.raises(DataError, match="line 3"):
-        read_csv_table(path, ("a",))
+        numbered_csv_table(path, ("a",))
     path.write_bytes(b"x" * 2_000_000)
     with pytest.raises(DataError, match="no end"):
-        read_csv_table(path, ("a",))
+        next(csv_chunks(path, 10))
 
 
 def test_parquet_is_read_in_parts_and_texts_are_limited(tmp_path, monkeypatch):

@@ -30,8 +30,8 @@ from medusa_sim.lab.validate.score_tables import choice_table, comparisons_table
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.report.words.basis import how_sure
 from medusa_sim.report.words.caveats import as_sentence
-from medusa_sim.report.words.standing import groups_table
 from medusa_sim.report.words.numbers import percent
+from medusa_sim.report.words.standing import groups_table
 from medusa_sim.scenario.defaults import DEFAULT_DRAFTER, Baseline
 from views import sources
 from views.nearest import nearest

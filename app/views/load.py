@@ -20,9 +20,9 @@ from medusa_sim.load.carried_rates import CarriedRates
 from medusa_sim.load.limits import MOST_IN_STEP
 from medusa_sim.load.quantities import AGAINST_RATE, OVER_TIME
 from medusa_sim.report.charts.load import rate_chart, time_chart
-from medusa_sim.report.load.values import load_arrow, timeline_arrow
 from medusa_sim.report.load.screen import carried_table, context_text, only_chains, runs_text
 from medusa_sim.report.load.sentences import answer_text, policy_text
+from medusa_sim.report.load.values import load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import warnings
 from medusa_sim.report.quantity_table import titles
 from medusa_sim.report.words.basis import how_sure

@@ -31,7 +31,7 @@ from medusa_sim.lab.measure.record import toml_text
 from medusa_sim.latency.measurement import META, Environment, read_meta
 from medusa_sim.models.model import Model
 from medusa_sim.reading.strict import convert
-from medusa_sim.reading.tables import read_csv_table
+from medusa_sim.reading.tables import numbered_csv_table
 
 DTYPE = "bf16"
 READ_COLUMNS = ("target", "op", "m", "batch", "q_len", "kv_len", "time_us")
@@ -147,7 +147,7 @@ def read_engine_record(folder: Path) -> EngineRecord:
     return EngineRecord(
         meta=meta,
         steps=_structs(folder / "steps.csv", EngineStep),
-        operators=read_csv_table(folder / "operators.csv", READ_COLUMNS),
+        operators=numbered_csv_table(folder / "operators.csv", READ_COLUMNS).reset_index(drop=True),
         accepted=_structs(folder / "acceptance.csv", Accepted),
         texts=_structs(folder / "texts.csv", SameText),
         models={name: decoder_model(folder, name, DTYPE) for name in (*meta.targets, meta.draft)},
@@ -155,7 +155,7 @@ def read_engine_record(folder: Path) -> EngineRecord:
 
 
 def _structs(path: Path, form: type[Struct]) -> list[Struct]:
-    frame = read_csv_table(path, form.__struct_encode_fields__)
+    frame = numbered_csv_table(path, form.__struct_encode_fields__)
     return convert(frame.to_dict("records"), list[form], path, error=DataError)  # type: ignore[valid-type]
 
 

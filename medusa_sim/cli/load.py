@@ -138,8 +138,8 @@ def load(
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
     from medusa_sim.report.load.python import LoadResult
-    from medusa_sim.report.load.values import load_arrow, timeline_arrow
     from medusa_sim.report.load.screen import load_screen
+    from medusa_sim.report.load.values import load_arrow, timeline_arrow
 
     if not timeline and output.form in ("table", "md"):
         output.screen(load_screen(answer))

@@ -66,28 +66,6 @@ def _unread(error: Exception) -> str:
     return f"cannot be read ({reason})"
 
 
-def read_csv_table(
-    path: Path, columns: Sequence[str], *, limit_rows: int = TABLE_ROWS, **options: Any
-) -> pd.DataFrame:
-    """The table, with at least `columns` and one row. `options` go to pandas' reader (dtype, comment).
-
-    Raises DataError, naming the file and what a good one has.
-    """
-    import pandas as pd
-
-    wanted = f"give a CSV with columns {', '.join(columns)}"
-    chunks: list[pd.DataFrame] = []
-    for chunk in csv_chunks(path, 20_000, **options):
-        chunk.columns = chunk.columns.astype(str).str.strip()
-        _check_columns(path, columns, list(chunk.columns), wanted)
-        chunks.append(chunk)
-        if sum(map(len, chunks)) > limit_rows:
-            raise DataError(f"{named(path)}: more than {limit_rows:,} rows; {wanted} and fewer rows")
-    if not any(map(len, chunks)):
-        raise DataError(f"{named(path)}: no rows below the header; {wanted}")
-    return pd.concat(chunks)
-
-
 def _check_columns(path: Path, columns: Sequence[str], given: Sequence[str], wanted: str) -> None:
     """Raises DataError where any of the columns is not among those given."""
     if missing := [column for column in columns if column not in given]:
@@ -98,7 +76,7 @@ def _check_columns(path: Path, columns: Sequence[str], given: Sequence[str], wan
 def numbered_csv_table(path: Path, columns: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:
     """The table with each row's line of the file as its index, counted as `csv_lines` does.
 
-    text: columns that stay text. Raises DataError as `read_csv_table`.
+    text: columns that stay text. Raises DataError, naming the file and what a good one has.
     """
     import pandas as pd
 

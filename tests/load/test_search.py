@@ -16,9 +16,9 @@ from medusa_sim.load.losses import off_from
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Adaptive
 from medusa_sim.load.saturation import requests_held, saturation
-from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load.screen import carried_table, context_text, load_table
 from medusa_sim.report.load.sentences import answer_text
+from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import _unsteady, warnings
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.scenario.scenario import Scenario

@@ -36,8 +36,8 @@ from medusa_sim.report.recommend.screen import drafts_text
 from medusa_sim.report.sweep import screen as sweep_screen
 from medusa_sim.report.sweep.page import compared
 from medusa_sim.report.table import TextTable
-from medusa_sim.report.words.standing import groups_table, overview_table
 from medusa_sim.report.words.numbers import percent
+from medusa_sim.report.words.standing import groups_table, overview_table
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.step import decode_step

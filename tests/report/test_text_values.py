@@ -31,7 +31,6 @@ from medusa_sim.report.words import caveats
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.report.words.caveats import guessed_text, more_requests_text
 from medusa_sim.report.words.cost import COST_COLUMNS, cost_facts
-from medusa_sim.report.words.standing import WHAT_IS_NEW, standing_sentence
 from medusa_sim.report.words.memory import memory_text
 from medusa_sim.report.words.numbers import (
     and_more,
@@ -47,6 +46,7 @@ from medusa_sim.report.words.numbers import (
     with_prefix,
 )
 from medusa_sim.report.words.scenario import drafter_text, span_of_percents
+from medusa_sim.report.words.standing import WHAT_IS_NEW, standing_sentence
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 

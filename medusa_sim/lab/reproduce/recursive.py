@@ -22,7 +22,7 @@ from medusa_sim.lab.block_efficiency.rejection import (
 )
 from medusa_sim.lab.block_efficiency.shape import METHODS, parsed_shape
 from medusa_sim.lab.reproduce.published import shipped
-from medusa_sim.reading.tables import read_csv_table
+from medusa_sim.reading.tables import numbered_csv_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +133,7 @@ def read_block_efficiencies(path: Path) -> pd.DataFrame:
     Raises:
         DataError: missing columns, an unknown decoder, or no row.
     """
-    frame = read_csv_table(path, COLUMNS, dtype={"spec": str})
+    frame = numbered_csv_table(path, COLUMNS, text=("spec",))
     frame = frame[frame["decoder"] != "AR"].copy()
     frame["spec"] = frame["spec"].replace(MISREAD_SPECS)
     frame["pair"] = frame["target"] + " / " + frame["draft"] + " / " + frame["task"]

@@ -20,7 +20,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.reading.tables import read_csv_table
+from medusa_sim.reading.tables import numbered_csv_table
 from medusa_sim.scenario.defaults import KERNELS_ALONE
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.drafter.layer import Eagle, Eagle3, LayerDrafter
@@ -68,7 +68,7 @@ def batch_curves(path: Path, latency: LatencyName = "calibrated", data_dir: Data
     """
     import pandas as pd
 
-    frame = read_csv_table(path, COLUMNS)
+    frame = numbered_csv_table(path, COLUMNS)
     parts = [
         _curve(str(setup), str(method), rows, latency, data_dir)
         for (setup, method), rows in frame.groupby(["setup", "method"], sort=False)

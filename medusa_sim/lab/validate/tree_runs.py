@@ -28,7 +28,7 @@ from medusa_sim.acceptance.profile import isotonic_decreasing
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError
-from medusa_sim.reading.tables import read_csv_table
+from medusa_sim.reading.tables import numbered_csv_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ def child_vectors(table: Path) -> dict[VectorKey, FloatArray]:
     Raises:
         DataError: the table has other columns.
     """
-    frame = read_csv_table(table, ("name", "prob"))
+    frame = numbered_csv_table(table, ("name", "prob"))
     if frame.shape[1] != 3 or frame.columns[0] != "name" or frame.columns[2] != "prob":
         raise DataError(f"{table}: columns {', '.join(frame.columns)[:80]}: expected name, child index, prob")
     frame.columns = ["name", "child", "prob"]
@@ -101,7 +101,9 @@ def tree_comparison(vectors: Path, runs: Path) -> pd.DataFrame:
     import pandas as pd
 
     by_key = child_vectors(vectors)
-    frame = read_csv_table(runs, ("log", "algorithm", "draft", "dataset", "growmap", "T", "tokens_per_step"))
+    frame = numbered_csv_table(
+        runs, ("log", "algorithm", "draft", "dataset", "growmap", "T", "tokens_per_step")
+    )
     rows: list[dict[str, object]] = []
     seen: set[tuple[object, ...]] = set()
     for run in frame[frame["dataset"] == DATASET].to_dict("records"):

@@ -11,9 +11,9 @@ from medusa_sim.load.quantities import OVER_TIME
 from medusa_sim.report.blocks import Block, Folded, Heading, Picture
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.figures.draw import lines_figure
-from medusa_sim.report.load.values import load_arrow
 from medusa_sim.report.load.screen import load_screen
 from medusa_sim.report.load.sentences import at_rate
+from medusa_sim.report.load.values import load_arrow
 from medusa_sim.report.screen_blocks import answer_page
 from medusa_sim.report.sources import closing
 from medusa_sim.report.table import TextTable

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medusa_sim.grid.quantities import scenario_values
 from medusa_sim.load.answer import LoadAnswer
-from medusa_sim.load.point import LoadPoint
-from medusa_sim.load.quantities import run_values
-from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.load.sentences import answer_text
 from medusa_sim.report.load.values import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load.warnings import warnings
 from medusa_sim.report.notebook import notebook_html
-from medusa_sim.report.words.break_even import break_even_values
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

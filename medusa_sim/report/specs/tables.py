@@ -17,12 +17,8 @@ from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.specs.rows import SpecRow
 from medusa_sim.report.table import TextTable, cell_text
 from medusa_sim.report.words.basis import basis
-from medusa_sim.report.words.basis import basis
 from medusa_sim.report.words.numbers import NOTHING, number_of, percent, significant, with_prefix
 from medusa_sim.report.words.standing import groups_table, standing_sentence
-from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.report.words.standing import groups_table, standing_sentence
-from medusa_sim.report.words.numbers import NOTHING, percent, significant, with_prefix
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import GIGA, TERA
 

@@ -23,7 +23,6 @@ from medusa_sim.report.sweep.sentences import (
 from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.caveats import more_may_pay, more_requests_text, slower_format_text
 from medusa_sim.report.words.cost import COST_COLUMNS, cost_facts
-from medusa_sim.report.words.standing import standing_fact
 from medusa_sim.report.words.memory import memory_text, missing_text, shortfall_facts
 from medusa_sim.report.words.numbers import NOTHING, batch_text, counted, percent, span, times
 from medusa_sim.report.words.scenario import (
@@ -33,6 +32,7 @@ from medusa_sim.report.words.scenario import (
     several_text,
     workload_text,
 )
+from medusa_sim.report.words.standing import standing_fact
 from medusa_sim.scenario.defaults import FREE_WITHIN
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.units import GIGA

@@ -15,8 +15,8 @@ from medusa_sim.doubts.of_scenario import (
 )
 from medusa_sim.doubts.stand_ins import borrowed_shares
 from medusa_sim.doubts.standing import standing
-from medusa_sim.report.words.standing import WHAT_IS_NEW, expected_text
 from medusa_sim.report.words.numbers import percent
+from medusa_sim.report.words.standing import WHAT_IS_NEW, expected_text
 from medusa_sim.scenario.acceptance import GIVEN
 from medusa_sim.scenario.defaults import TYPICAL
 from medusa_sim.scenario.scenario import Scenario
