@@ -156,11 +156,11 @@ def test_report_is_self_contained_leads_with_the_answer_and_repeats_its_bytes(tm
     assert page.count("<svg") == 3
     assert not re.findall(r"(?:src|href)\s*=\s*[\"'](?!#|data:)", page)
     assert "@import" not in page
-    assert page.index("speculation pays for certain") < page.index("<svg")
+    assert page.index("Speculation gives") < page.index("<svg")
     text = (tmp_path / "a" / "b" / "report.md").read_text()
     for picture in re.findall(r"\]\(([^)]+\.png)\)", text):
         assert (tmp_path / "a" / "b" / picture).read_bytes().startswith(b"\x89PNG")
-    for wanted in ("Sources", "How far to trust this", "free budget", "batch 64"):
+    for wanted in ("Sources", "How far to trust this", "free: candidates", "batch 64"):
         assert wanted in page
         assert wanted in text
 
