@@ -318,3 +318,11 @@ def test_rows_of_other_projects_are_read_as_they_are():
     ((_, operator),) = operators_of(check_rows(pd.DataFrame([sparse]), "made"))
     assert operator.form == "csa_verify_fp8_fp8_block"
     assert np.all(operator.bytes > 0.0)
+
+
+def test_hyper_connections_have_four_streams_and_one_site_unless_told_otherwise():
+    """(J1): behind a block eight streams and its output, of 3 tokens of 64 values in 16 bits."""
+    row = {"op": "hyper_connections", "part": "post", "tokens": 3, "hidden": 64}
+    ((_, of_row),) = operators_of(check_rows(pd.DataFrame([row]), "made"))
+    made = HyperConnection(name="h", dtype="bf16", tokens=3, hidden=64, part="post")
+    assert float(np.max(of_row.bytes)) == float(made.bytes) == 3 * 64 * (2 * 4 + 1) * 2

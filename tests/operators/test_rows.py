@@ -322,8 +322,11 @@ def test_rows_of_dispatch_are_read_with_their_backend_and_without_dtype():
     checked = check_rows(frame, "dispatch")
     assert checked["kernel"].unique().tolist() == ["NVLinkTwoSided"]
     assert checked["op"].tolist() == ["dispatch", "combine", "dispatch"]
-    forms = {operator.form for _, operator in operators_of(checked)}
-    assert forms == {"dispatch_nvfp4", "combine_low_precision_bf16", "prepare_bf16"}
+    found = [operator for _, operator in operators_of(checked)]
+    assert {operator.form for operator in found} == {
+        "dispatch_nvfp4", "combine_low_precision_bf16", "prepare_bf16",
+    }  # fmt: skip
+    assert all((operator.sizes["nodes"] == 1).all() for operator in found)
 
 
 @pytest.mark.parametrize("time_us", ["1e-310", "5e-324", "1e-9", "0", "-1", "1e400", "inf"])

@@ -5,7 +5,6 @@ Sizes are of kernels of models that ship, before 300 and before 5,000 tokens and
 
 import numpy as np
 import pytest
-from left_out import numbers_left_out
 from work_cases import CASES, made
 
 from medusa_sim.operators.operator import Operator
@@ -35,30 +34,3 @@ def test_a_launch_does_its_work(case):
     operator = made(CASES[case]["of"])
     assert counted(operator) == pytest.approx(CASES[case]["work"], rel=1e-8)
     assert " ".join(operator.forms) == CASES[case]["forms"]
-
-
-def test_what_is_left_out_is_nothing_but_for_these():
-    """Factors and counts are one, sizes those that most have."""
-    assert numbers_left_out("operators") == {
-        "Dispatch.nodes": 1,
-        "HyperConnection.streams": 4,
-        "HyperConnection.sites": 1,
-        "LatentAttention.latent_dim": 512,
-        "LatentAttention.rope_dim": 64,
-        "LatentAttention.nope_dim": 128,
-        "LatentAttention.v_dim": 128,
-        "LatentAttention.hidden": 7168,
-        "LatentAttention.q_rank": 1536,
-        "Recurrent.key_dim": 128,
-        "Recurrent.value_dim": 128,
-        "Recurrent.conv_width": 4,
-        "Sparse.hidden": 7168,
-        "Sparse.q_rank": 1536,
-        "Sparse.index_heads": 64,
-        "Sparse.nope_dim": 128,
-        "Sparse.v_dim": 128,
-        "KeyChoice.ratio": 1,
-        "KeyChoice.all_heads": 64,
-        "ModuleSizes.nope_dim": 128,
-        "ModuleSizes.v_dim": 128,
-    }
