@@ -12,7 +12,7 @@ from medusa_sim.report.load.screen import context_text
 from medusa_sim.report.recommend import facts as recommended
 from medusa_sim.report.screen import Fact, Screen, screen_text
 from medusa_sim.report.sweep.sentences import engine_text
-from medusa_sim.report.words import measured as standing
+from medusa_sim.report.words import standing
 from medusa_sim.report.words.memory import missing_text, would_fit
 from medusa_sim.report.words.numbers import spans_text
 from medusa_sim.step.memory import MemoryParts
