@@ -1,10 +1,10 @@
 """Distinct experts that the tokens of a step wake in a layer: the union whose weights are read.
 
-    (X1)  union = E (1 - p (p + 1) / ((p + t) (p + t + 1))),   p = 2 (E / k - 1),   t = b q^beta
+    (X1)  union = E (1 - product over i < a of (p + i) / (p + i + t)),   p = a (E / k - 1),   t = b q^beta
 
 E experts, k of them for each token, b sequences with q tokens each. Some experts are popular: how likely a
-token is to choose one has a Beta distribution over the experts, of mean k / E and shape 2 (`POPULARITY`), and
-the fraction is the chance that t tokens leave one out. Were all as likely, it would be (1 - k / E)^t. Tokens
+token is to choose one has a Beta distribution over the experts, of mean k / E and shape a (`POPULARITY`), and
+the product is the chance that t tokens leave one out. Were all as likely, it would be (1 - k / E)^t. Tokens
 of different sequences choose independently (t = b q at beta 1); those of one sequence are alike and share
 experts, so that q of them wake as many as q^beta would. beta 0.78 meets the published unions of chains;
 trees, whose branches begin alike, share more. Known alternatives: `independent` tokens, and `disjoint` ones,
@@ -34,6 +34,10 @@ POPULARITY = 2
 """Shape of the Beta distribution of (X1), large where experts are alike. DeepSeek and gpt-oss in three
 engines fit best with 2 (`benchmarks/hierarchy.py`; 1, 2, 3 and alike were tried). Two tokens of Cohere's
 mixture share 11.8 % of its 128 experts, which 1 gives (2: 9.1, alike: 6.25).
+"""
+FEW = 16
+"""Experts below which the shape grows as their number falls, to 4 for eight: few large ones are more alike.
+Mixtral's three sources each ask for 4 or more (`benchmarks/moe_speculation.py`, `serving_validation.py`).
 """
 _LEAST = 1e-12
 """Beside 1: every token chooses every expert."""
@@ -98,10 +102,13 @@ def union(
 
 def left_out_share(experts: Size, topk: Size, tokens: Size) -> FloatArray:
     """Share of experts that none of so many independent tokens chooses (X1)."""
-    shape = np.maximum(POPULARITY * (as_float(experts) / as_float(topk) - 1.0), _LEAST)
+    every = as_float(experts)
+    shape = POPULARITY * np.maximum(FEW // every, 1.0)
+    other = np.maximum(shape * (every / as_float(topk) - 1.0), _LEAST)
     share: FloatArray = np.ones(())
-    for step in range(POPULARITY):
-        share = share * ((shape + step) / (shape + step + as_float(tokens)))
+    for step in range(int(shape.max())):
+        left = (other + step) / (other + step + as_float(tokens))
+        share = share * np.where(step < shape, left, 1.0)
     return share
 
 
