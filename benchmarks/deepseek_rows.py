@@ -67,7 +67,8 @@ SIGMA = 0.08
 LARGEST_WEIGHT = 8.0
 """Cells that a group counts as at most."""
 BORROWING_SINCE = "2026-05-01"
-"""SGLang 0.5.12; on the MI300X 0.5.9 takes 10 ms a step longer at every number of requests."""
+"""SGLang 0.5.12; runs before it are of 0.5.9 (`BORROWING_BEFORE`)."""
+BORROWING_BEFORE = "sglang-0.5.7"
 
 
 def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
@@ -281,9 +282,10 @@ def borrowed_table() -> str:
     """GPUs that borrow their kernels: errors, and how much longer these take by each traffic."""
     rows = newest(BORROWING)
     rows = rows[rows.speculation == "none"].assign(tokens=1.0)
-    runtimes = {name: launched(name) for name in ENGINES}
-    rows["error"] = predicted(rows, runtimes) / rows.median_tpot_ms - 1.0
+    runtimes = {name: launched(name) for name in (*ENGINES, BORROWING_BEFORE)}
     rows["own"] = rows.date >= BORROWING_SINCE
+    rows["runtime"] = rows.runtime.where(rows.own, BORROWING_BEFORE)
+    rows["error"] = predicted(rows, runtimes) / rows.median_tpot_ms - 1.0
     lines = []
     for (card, prompt, output, own), part in rows.groupby(["gpu", "prompt_tokens", "output_tokens", "own"]):
         inherited = load_gpu(BORROWING[str(card)]).kernels["sglang"].moe.values()

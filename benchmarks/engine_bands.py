@@ -7,7 +7,7 @@
 fit without its source, hold 80 % on average over sources, and no source of LARGE cells or more falls below
 LEAST_HELD; look-ups and passes apart, of dense models (`round_bands.py` tells others). A version with fewer
 than LARGE such cells takes what all versions of its engine need on average over sources, one with a single
-source at least that, an engine without any what all engines need so.
+source at least that and what all engines need so, an engine without any the latter.
 Sources of few cells hold all at any width, and a share sees the sources that it is told by: the second table
 has each source by a share that was found without it.
 The newest vLLM, of which nothing was measured, is judged by what older ones measured, priced as the newest:
@@ -103,14 +103,14 @@ def asked_by(speedups: pd.DataFrame, version: str) -> tuple[float, str, pd.DataF
     """(the share of a version, its source, the cells that it holds then).
 
     One source does not tell how sources differ: a version that has no other takes at least what all of its
-    engine need.
+    engine need, and what all engines do.
     """
     own = speedups[speedups.runtime == version]
     of_engine = speedups[speedups.engine == version.partition("-")[0]]
     every = of_engine if len(of_engine) else speedups
     if len(own) < LARGE:
         return needed(every, 0.0), ALIKE, every
-    least = needed(every, 0.0) if len(set(own.source)) == 1 else 0.0
+    least = 0.0 if len(set(own.source)) > 1 else max(needed(each, 0.0) for each in (every, speedups))
     return max(needed(own), least), GAIN, own
 
 

@@ -117,7 +117,7 @@ WHY = {
     "sglang-pr3582-dsv3-tree": "February 2025: latent attention and products of fp8 blocks are Triton's, "
     "before the kernels whose rows are priced (DeepGEMM, FlashMLA, FlashAttention-3). Its speedup is right",
     "cook-dsv3-mi300x-c1": "no kernel of AMD was measured, nor data-parallel attention there. Its page tells "
-    "60 ms between chunks, a second to the first of 200 tokens: probably no graphs (what is missing is 43 us "
+    "60 ms between chunks, a second to the first of 200 tokens: probably no graphs (what is missing is 32 us "
     "for each of 975 kernels of a verification). Answers about rounds on such GPUs name it",
     "vllm-minimaxm25-tp4-c1-al4": "acceptance is forced, the GPU is not named",
     "vllm-glm46-h200-c1": "a deployment's own chats. Its speedup is right",

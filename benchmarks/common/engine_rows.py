@@ -82,11 +82,13 @@ PROMPT_CV = {"lm-arena-chat": 2.0, "gpqa": 0.8}
 TYPICAL_PROMPTS = {task: mean / float(np.hypot(1.0, PROMPT_CV[task])) for task, mean in PROMPTS.items()}
 """Median prompt tokens (log-normal), which a median gap sees of a step that carries one."""
 DRAFTERS = {"EAGLE": "eagle", "EAGLE-3": "eagle3"}
-MT_BENCH_TOKENS = {("eagle", 2): 2.10, ("eagle", 3): 2.29, ("eagle3", 2): 2.33, ("eagle3", 3): 2.755}
+MT_BENCH_TOKENS = {("eagle", 2): 2.10, ("eagle", 3): 2.29, ("eagle3", 2): 2.33, ("eagle3", 3): 2.93}
 """Tokens of a round on MT-bench by drafts, with the heads of EAGLE's authors: vLLM issue 20780.
 
-Of EAGLE-3 the mean of that (2.36, 2.79) and of pull request 17504 (by position: 2.30, 2.72). The shipped
-profile of EAGLE-3 is of another head, which accepts fewer (2.25, 2.60).
+Of EAGLE-3 with 2 drafts the mean of that (2.36) and of pull request 17504 (by position: 2.30); with 3, which
+SGLang ran, what SGLang counts with that head in both turns of the text (SpecBundle; vLLM 2.79 and 2.72 in
+the first 256 tokens of a turn). The shipped profile of EAGLE-3 is of another head, which accepts fewer (2.25,
+2.60).
 """
 
 
