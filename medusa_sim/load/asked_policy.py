@@ -10,15 +10,17 @@ from medusa_sim.load.step_table import StepTable
 
 
 class AskedPolicy:
-    """Asks a policy how many drafts to make, and again when its answer is out of date."""
+    """Asks a policy how many drafts to make, and again when its answer is out of date.
+
+    steps_left: steps for which the answer still holds while no request comes or goes.
+    """
 
     def __init__(
         self, policy: Policy, batch: Batch, cache: Cache, limits: SchedulerLimits, table: StepTable
     ) -> None:
         self._policy, self._batch, self._cache, self._limits = policy, batch, cache, limits
         self._table = table
-        self._answer: int | None = None
-        self._asked_at_step = self._asked_at_requests = 0
+        self.steps_left = self._answer = self._asked_at_requests = 0
         self._steps = self._verified = self._accepted = 0
 
     def drafts(self, now_s: float, unadmitted: int) -> int:
@@ -26,22 +28,13 @@ class AskedPolicy:
         requests = len(self._batch.requests)
         if not requests:
             return self._batch.drafts
-        if self._answer is None or self._is_old(requests):
+        has_changed = self._policy.asked_on_change and requests != self._asked_at_requests
+        if has_changed or self.steps_left <= 0:
             answer = self._policy.drafts(self._state(now_s, requests, unadmitted))
             self._answer = check_drafts(self._policy, answer, requests, self._table.drafts_max)
-            self._asked_at_step, self._asked_at_requests = self._batch.step, requests
+            self.steps_left, self._asked_at_requests = self._policy.hold_steps, requests
             self._steps = self._verified = self._accepted = 0
         return min(self._answer, self._table.drafts_within(self._limits.token_budget, requests))
-
-    def _is_old(self, requests: int) -> bool:
-        """Whether the policy wants to be asked again."""
-        has_changed = self._policy.asked_on_change and requests != self._asked_at_requests
-        return has_changed or self.steps_left <= 0
-
-    @property
-    def steps_left(self) -> int:
-        """Steps for which the answer still holds while no request comes or goes."""
-        return self._asked_at_step + self._policy.hold_steps - self._batch.step
 
     def _state(self, now_s: float, requests: int, unadmitted: int) -> State:
         """The state that the policy sees."""
@@ -57,7 +50,9 @@ class AskedPolicy:
         )
 
     def count(self, steps: int, accepted: int) -> None:
-        """Add steps that verified drafts of all requests, and how many drafts these accepted."""
-        self._steps += steps
-        self._verified += steps * len(self._batch.requests)
-        self._accepted += accepted
+        """Add steps of all requests, and how many drafts these accepted."""
+        self.steps_left -= steps
+        if self._batch.drafts:
+            self._steps += steps
+            self._verified += steps * len(self._batch.requests)
+            self._accepted += accepted

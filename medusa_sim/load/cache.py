@@ -30,8 +30,6 @@ class Cache:
         self._limits, self._batch = limits, batch
         self._block_tokens, self._slots = limits.block_tokens, 1 + limits.lookahead
         self._held = None if limits.held is None else limits.held.tolist()
-        self._counted_in: tuple[int, ...] = ()
-        self._counted: dict[int, int] = {}
 
     def reserve(self, blocks: int) -> None:
         """Keep blocks for a prompt that begins to be read."""
@@ -45,8 +43,6 @@ class Cache:
 
     def blocks_for(self, more: int = 0) -> int:
         """Blocks for those that decode or read their prompts, and for so many more requests."""
-        if self._limits.schedulers == 1:  # of which any requests fill the cache
-            return self.blocks
         requests = len(self._batch.requests) + self._prompts + more
         return self._limits.kv_blocks_for(requests, self._longest_prompt)
 
@@ -55,18 +51,12 @@ class Cache:
         return self._counted_blocks(drafts + self._slots) - self._batch.shared + self.reserved
 
     def _counted_blocks(self, ahead: int) -> int:
-        """Blocks of the batch with so many slots ahead of each request, kept while it stays the same."""
-        batch = self._batch
-        state = batch.step, len(batch.requests), batch.tokens
-        if self._counted_in != state:
-            self._counted_in = state
-            self._counted.clear()
-        if ahead not in self._counted:
-            beyond = ahead + self._block_tokens - 1
-            filled = [(tokens + beyond) // self._block_tokens for tokens in batch.cached()]
-            held = filled if self._held is None else [self._held[blocks] for blocks in filled]
-            self._counted[ahead] = ceil(sum(held) - _ROUNDING)
-        return self._counted[ahead]
+        """Blocks of the batch with so many slots ahead of each request."""
+        size = self._block_tokens
+        beyond = ahead - 1 + size - 1  # the last committed token is not cached yet
+        filled = [(request.committed + beyond) // size for request in self._batch.requests]
+        held = filled if self._held is None else [self._held[blocks] for blocks in filled]
+        return ceil(sum(held) - _ROUNDING)
 
     def _most_tokens(self, drafts: int, steps: int) -> int:
         """`most_blocks` of the batch alone, in tokens."""

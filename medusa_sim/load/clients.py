@@ -30,31 +30,23 @@ class Clients:
         self.pending = requests.count - sent_first
         self.sent = 0
         leads = np.flatnonzero(before[:sent_first] < 0)
-        self._timed: list[tuple[float, int]] = list(
-            zip(requests.arrival_s[leads].tolist(), leads.tolist(), strict=True)
-        )
-        self._timed.reverse()
+        self._coming = list(zip(requests.arrival_s[leads].tolist(), leads.tolist(), strict=True))  # a heap
         follows = np.flatnonzero(before >= 0)
         self._follower: dict[int, int] = dict(zip(before[follows].tolist(), follows.tolist(), strict=True))
-        self._following: list[tuple[float, int]] = []
 
     @property
     def next_s(self) -> float:
         """When the next request reaches the queue."""
-        timed_s = self._timed[-1][0] if self._timed else inf
-        following_s = self._following[0][0] if self._following else inf
-        return min(timed_s, following_s) + self._server_s
+        return self._coming[0][0] + self._server_s if self._coming else inf
 
     def send(self) -> RequestState:
         """The next request."""
-        timed, following = self._timed, self._following
-        is_timed = bool(timed) and not (following and following[0][0] < timed[-1][0])
-        _, number = timed.pop() if is_timed else heappop(following)
+        _, number = heappop(self._coming)
         self.sent += 1
         requests = self._requests
-        output = requests.output_tokens.item(number)
+        prompt, output = requests.prompt_tokens.item(number), requests.output_tokens.item(number)
         before = None if requests.session_tokens is None else requests.session_tokens.item(number)
-        return RequestState(number, requests.prompt_tokens.item(number), output, before, left=output)
+        return RequestState(number, prompt, output, before, committed=prompt)
 
     def send_after(self, number: int, finish_s: float) -> None:
         """Send what waits for a request that has finished: the next of its session, or of a closed loop."""
@@ -70,4 +62,4 @@ class Clients:
         else:
             return
         self.sent_s[follower] = sent_s
-        heappush(self._following, (sent_s, follower))
+        heappush(self._coming, (sent_s, follower))

@@ -12,7 +12,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.load.limits import SchedulerLimits
 
 MOST_IN_RUN = 20_000_000
-"""Requests of one run: some 64 bytes each are kept."""
+"""Requests of one run: some hundreds of bytes are kept of each."""
 LEAST_RATE, MOST_RATE = 1e-6, 1e6
 """Requests a second: below, clocks of runs lose the milliseconds."""
 

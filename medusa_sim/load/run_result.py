@@ -1,11 +1,11 @@
-"""Result of a run in bounded memory: times of every request, sums with a histogram of gaps, a timeline.
+"""Result of a run: times of every request, sums with a histogram of gaps, a timeline.
 
-Metrics are measured in a window, in which the server is neither filling nor running empty (`load.window`).
+Metrics are measured in a window, in which the server is neither filling nor running empty.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,11 +56,6 @@ class Sums:
     accepted: float
     gaps: FloatArray
     gap_sum_s: float
-
-    def since(self, earlier: Sums) -> Sums:
-        """Sums since an earlier moment of the same run."""
-        names = [field.name for field in fields(Sums)]
-        return Sums(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
     @property
     def busy_s(self) -> float:

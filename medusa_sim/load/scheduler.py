@@ -39,7 +39,6 @@ class Scheduler:
         self.batch, self.cache = batch, cache
         self.preemptions = self.steps_to_prompts = 0
         self._limits, self._table = limits, table
-        self._unread = 0
         self._is_blocked = self._has_waited = False
 
     @property
@@ -52,11 +51,6 @@ class Scheduler:
         """Whether a request that comes now can be admitted at once, as far as slots and the queue say."""
         is_next = not self.unadmitted or self._lets_others_come
         return is_next and len(self.batch.requests) + len(self.reading) < self._limits.max_requests
-
-    @property
-    def queued(self) -> list[RequestState]:
-        """Requests that are not admitted or read their prompt; preempted ones have begun their output."""
-        return [*self.unadmitted, *self.reading]
 
     @property
     def not_decoding(self) -> int:
@@ -134,7 +128,6 @@ class Scheduler:
         if self.reading:
             request = self.reading.pop()
             self.cache.release(request.blocks)
-            self._unread -= request.unread
         else:
             request = self.batch.drop_last()
             if request.stopped_s is None:
@@ -145,7 +138,7 @@ class Scheduler:
         """Admit requests while slots, blocks and the token budget last."""
         limits, cache = self._limits, self.cache
         slots = limits.max_requests - len(self.batch.requests) - len(self.reading)
-        budget = self._room_tokens(drafts) - self._unread
+        budget = self._room_tokens(drafts) - sum([request.unread for request in self.reading])
         while self.unadmitted and slots > 0 and budget > 0:
             request = self.unadmitted[0]
             request.shared = limits.shared_blocks(request.prompt_tokens)
@@ -157,7 +150,6 @@ class Scheduler:
             self.reading.append(request)
             cache.reserve(request.blocks)
             request.unread = self._uncached(request)
-            self._unread += request.unread
             budget -= request.unread
             slots -= 1
 
@@ -166,7 +158,6 @@ class Scheduler:
         ended = []
         for request, chunk in zip(self.reading, chunks, strict=False):
             request.unread -= chunk.tokens
-            self._unread -= chunk.tokens
             if not request.unread:
                 ended.append(request)
                 self.cache.release(request.blocks)

@@ -29,7 +29,6 @@ from medusa_sim.load.requests import Requests
 from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.scheduler import Chunk, Scheduler
 from medusa_sim.load.step_table import StepTable
-from medusa_sim.load.window import Window
 from medusa_sim.serving.running import are_read_whole
 
 _MOST_STEPS = 128
@@ -60,8 +59,8 @@ class ServingLoop:
     """Clients, scheduler, batch and cache at one moment.
 
     now_s: when the next step begins; seen_s: what has come until then is in it. found_share: share of the
-    requests of the last steps that found drafts. stalled_s: time of passes of prompts since the last step,
-    joined: requests whose prompts they ended.
+    requests of the last steps that found drafts. is_stalled: whether prompts were read in a pass of their
+    own since the last step.
     """
 
     def __init__(
@@ -88,10 +87,9 @@ class ServingLoop:
             )
         self.policy = AskedPolicy(policy, self.batch, self.cache, limits, table)
         self.recorder = Recorder(requests, table.drafts_max, table.requests_max)
-        self.window = Window(requests, self.recorder, self._served)
         self.now_s = self.seen_s = 0.0
         self.finished = 0
-        self.stalled_s, self.joined = 0.0, 0
+        self.is_stalled = False
         self.found_share = table.match_rate
 
     def run(self, advance: Advance | None = None) -> RunResult:
@@ -103,94 +101,85 @@ class ServingLoop:
                 self.now_s = self.seen_s = max(self.now_s, self.clients.next_s)
             else:
                 self._step()
-                if not self.window.is_open_loop:
-                    self.window.count(self.finished, self.now_s, self.now_s)
             if advance is not None and (self.finished == count or self.finished - reported >= _REPORT_EVERY):
                 advance(self.finished - reported)
                 reported = self.finished
         return self.recorder.result(
-            sent_s=self.clients.sent_s,
-            end_s=self.now_s,
-            window_s=(self.window.begin_s, min(self.window.end_s, self.now_s)),
+            self.clients.sent_s,
             preemptions=self.scheduler.preemptions,
             kv_blocks_most=self.cache.most_used,
         )
 
     def _receive(self) -> None:
         """Queue the requests that had come when the next step was put together."""
-        clients = self.clients
         seen_s = self.seen_s if self.table.steps_ahead else self.now_s
-        while clients.next_s <= seen_s:
-            request = clients.send()
-            self.scheduler.unadmitted.append(request)
-            self.recorder.in_system_s += self.now_s - clients.sent_s.item(request.number)
-            if self.window.is_open_loop:
-                sent_s = clients.sent_s.item(request.number)
-                self.window.count(clients.sent, sent_s, self.now_s)
+        while self.clients.next_s <= seen_s:
+            self.scheduler.unadmitted.append(self.clients.send())
 
     def _step(self) -> None:
-        """Take the next step, with those after it that are equal, or a pass of prompts."""
+        """Choose drafts and prompts of the next step, and take it."""
         batch, scheduler = self.batch, self.scheduler
         batch.set_drafts(self.policy.drafts(self.now_s, len(scheduler.unadmitted)))
         chunks = scheduler.schedule(batch.drafts if batch.requests else 0, self.now_s)
-        requests = len(batch.requests)
-        if not requests and not chunks:
-            return
-        span = Span(
-            start_s=self.now_s,
-            requests=requests,
-            drafts=batch.drafts if requests else 0,
-            not_decoding=scheduler.not_decoding,
-            kv_tokens=self.cache.tokens,
-            prompt_tokens=sum([chunk.tokens for chunk in chunks]),
-        )
-        length = batch.tokens / max(requests, 1)
-        is_apart = bool(chunks) and self.table.prompts.terms.are_apart
-        take = self._read_apart if is_apart else self._take_steps
-        take(span, chunks, length)
-        self.recorder.add(span)
+        if batch.requests or chunks:
+            self._take(chunks)
 
-    def _take_steps(self, span: Span, chunks: list[Chunk], length: float) -> None:
+    def _take(self, chunks: list[Chunk]) -> None:
         """Take a step that carries these chunks; without any, those after it that are equal as well.
 
-        length: mean committed tokens of the requests that decode.
+        Where prompts have passes of their own it is such a pass, for which the requests that decode wait:
+        further passes may follow it, and requests whose prompts end decode in the next step with the others.
         """
-        requests, drafts = span.requests, span.drafts
-        steps = 1 if chunks or self.stalled_s else self._equal_steps(drafts, length)
+        batch, table, start_s = self.batch, self.table, self.now_s
+        requests, sent = len(batch.requests), self.clients.sent
+        not_decoding, kv_tokens = self.scheduler.not_decoding, self.cache.tokens
+        drafts, length = batch.drafts if requests else 0, batch.tokens / max(requests, 1)
+        is_pass = bool(chunks) and table.prompts.terms.are_apart
+        steps = 0 if is_pass else 1 if chunks or self.is_stalled else self._equal_steps(drafts, length)
         self.scheduler.count_steps(steps, carried=bool(chunks))
-        self.cache.record_use(drafts, steps)
-        emitted = self.batch.take_steps(steps) if requests else 0
-        span.steps, span.accepted = steps, emitted - steps * requests
-        if drafts:
-            self.found_share = self.batch.found_share(steps)
-            self.policy.count(steps, span.accepted)
+        emitted = self._emit(steps, drafts)
+        accepted = emitted - steps * requests
         if not chunks:
-            span.kv_tokens = (span.kv_tokens + self.cache.tokens) // 2
+            kv_tokens = (kv_tokens + self.cache.tokens) // 2
             length += emitted * (steps - 1) / (2 * steps) / requests
         step_s = self._step_s(drafts, requests, length)
-        span.prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s) if chunks else 0.0
-        span.span_s = steps * step_s + span.prompts_s
-        self.now_s, self.seen_s = span.start_s + span.span_s, span.start_s + (steps - 1) * step_s
+        prompts_s = table.prompts_s(drafts, requests, chunks, step_s) if chunks else 0.0
+        span_s = (steps if requests else 1) * step_s + prompts_s  # prompts alone are a step, of no requests
+        self.now_s, self.seen_s = start_s + span_s, start_s + max(steps - 1, 0) * step_s
+        self.is_stalled = is_pass
         emitted -= self._finish_requests()
-        span.emitted = emitted + self._start_requests(chunks)
-        span.stalled_s, span.joined = self.stalled_s, min(self.joined, requests)
-        self.stalled_s, self.joined = 0.0, 0
+        started = self._start_requests(chunks)
+        self.recorder.add(
+            Span(
+                start_s=start_s,
+                span_s=span_s,
+                prompts_s=prompts_s,
+                steps=steps,
+                requests=requests,
+                drafts=drafts,
+                not_decoding=not_decoding,
+                kv_tokens=kv_tokens,
+                prompt_tokens=sum([chunk.tokens for chunk in chunks]),
+                emitted=emitted + len(started),
+                accepted=accepted,
+                joined=sum([request.left > 0 for request in started]),
+                sent=sent,
+                finished=self.finished,
+                served=batch.served,
+            )
+        )
 
-    def _read_apart(self, span: Span, chunks: list[Chunk], length: float) -> None:
-        """Read chunks of prompts in a pass of their own, for which the requests that decode wait.
-
-        Further passes may follow it. Requests whose prompts end decode in the next step with the others.
-        """
-        requests, drafts = span.requests, span.drafts
-        self.scheduler.count_steps(0, carried=True)
-        step_s = self._step_s(drafts, requests, length)
-        span.span_s = span.prompts_s = self.table.prompts_s(drafts, requests, chunks, step_s)
-        if not requests:
-            span.span_s += step_s
-        self.now_s, self.seen_s = span.start_s + span.span_s, span.start_s
-        span.emitted = self._start_requests(chunks)
-        self.joined += len(self.batch.requests) - requests
-        self.stalled_s += span.span_s
+    def _emit(self, steps: int, drafts: int) -> int:
+        """Tokens that the requests that decode emit in so many steps; none in a pass of prompts."""
+        if steps:
+            self.cache.record_use(drafts, steps)
+        if not steps or not self.batch.requests:
+            return 0
+        emitted = self.batch.take_steps(steps)
+        if drafts:
+            self.found_share = self.batch.found_share(steps)
+        self.policy.count(steps, emitted - steps * len(self.batch.requests))
+        return emitted
 
     def _equal_steps(self, drafts: int, length: float) -> int:
         """Steps until a request may be admitted or ends, the cache may be full, or the answer is too old."""
@@ -229,12 +218,12 @@ class ServingLoop:
             self._finish(request)
         return beyond
 
-    def _start_requests(self, chunks: list[Chunk]) -> int:
-        """Start requests whose prompts have been read, which emits their first token; how many these are."""
+    def _start_requests(self, chunks: list[Chunk]) -> list[RequestState]:
+        """Start the requests whose prompts have been read, which emits their first token, and return them."""
         started = self.scheduler.complete(chunks)
         for request in started:
             self._start(request)
-        return len(started)
+        return started
 
     def _start(self, request: RequestState) -> None:
         """Emit the first token of a request whose prompt is read, or its next one after a preemption."""
@@ -243,7 +232,8 @@ class ServingLoop:
         else:
             self.recorder.add_gap(self.now_s - request.stopped_s)
             request.stopped_s = None
-        request.left -= 1
+        request.committed += 1
+        self.batch.served += 1.0 / request.output_tokens
         self.scheduler.start(request)
         if not request.left:
             self._finish(request)
@@ -258,7 +248,3 @@ class ServingLoop:
         finish_s = self.recorder.finish_s[request.number] = self.now_s + self._sending_s
         self.finished += 1
         self.clients.send_after(request.number, finish_s)
-
-    def _served(self) -> float:
-        """Requests served so far: of those in flight the shares of their outputs that are emitted."""
-        return self.finished + self.batch.served + sum([request.served for request in self.scheduler.queued])

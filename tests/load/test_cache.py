@@ -21,7 +21,7 @@ def test_blocks_of_many_requests_are_those_of_each(held):
     cache = Cache(within, batch, longest_prompt=1)
     lengths = np.random.default_rng(0).integers(1, 4000, size=20).tolist()
     for number, length in enumerate(lengths):
-        batch.join(RequestState(number, length, 101, session_tokens=None, left=100))
+        batch.join(RequestState(number, length, 101, session_tokens=None, committed=length + 1))
     cache.reserved = 7
     slack = 20 if held is None else 20 * 13  # a block of each request; lengths that differ, of a window
     for drafts in (0, 3):
@@ -42,7 +42,7 @@ def test_tokens_are_those_in_the_cache_and_blocks_of_a_shared_text_count_once():
     cache = Cache(within, batch, longest_prompt=64)
     assert cache.blocks == 98
     for number in range(2):
-        batch.join(RequestState(number, 64, 50, session_tokens=None, left=49, shared=2))
+        batch.join(RequestState(number, 64, 50, session_tokens=None, committed=65, shared=2))
     assert (batch.tokens, batch.shared) == (128, 4)
     assert (
         cache.blocks_needed(0) == 2 * 5 - 4

@@ -177,18 +177,16 @@ class Checked(ServingLoop):
     def _step(self) -> None:
         super()._step()
         limits, batch, cache, scheduler = self.limits, self.batch, self.cache, self.scheduler
-        running = batch.requests.values()
-        cached = batch.cached()
+        running = batch.requests
         assert cache.blocks_needed(-1) <= limits.kv_blocks  # committed tokens, after one step or many
-        assert len(batch.requests) + len(scheduler.reading) <= limits.max_requests
-        assert batch.tokens == sum(cached)
+        assert len(running) + len(scheduler.reading) <= limits.max_requests
+        assert batch.tokens == sum(request.cached for request in running)
         assert batch.shared == sum(request.shared for request in running)
-        left = [request.prompt_tokens + request.output_tokens - 1 - tokens
-                for request, tokens in zip(running, cached, strict=True)]  # fmt: skip
-        assert min(left, default=1) > 0
-        first_end = min((request.last_step for request in running), default=batch.step + 1)
-        assert first_end > batch.step
-        assert not running or batch.steps_to_an_end == first_end - batch.step
+        in_flight = [*running, *scheduler.reading, *scheduler.unadmitted]
+        assert min((request.left for request in in_flight), default=1) > 0
+        assert not running or batch.steps_to_an_end > 0
+        served = sum(1.0 - request.left / request.output_tokens for request in in_flight)
+        assert batch.served == pytest.approx(self.finished + served)
         assert cache.reserved == sum(request.blocks for request in scheduler.reading)
         for drafts in (0, 2):
             assert cache.blocks_needed(drafts) <= cache.most_blocks(drafts)

@@ -12,27 +12,24 @@ from medusa_sim.load.lengths import _log_normal
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import _emitted, _one_rate
 from medusa_sim.load.prompt_table import between, geometric
-from medusa_sim.load.recorder import Recorder, Span
+from medusa_sim.load.recorder import Recorder, Span, _stalls, _window
 from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.saturation import Saturation
 from medusa_sim.load.sources import _ramp
-from medusa_sim.load.window import Window
 
 
-def _span(start_s: float, span_s: float, requests: int, **other: object) -> Span:
+def _span(start_s: float, span_s: float, requests: int, **other: object) -> Span[float]:
     given = {"steps": 10, "drafts": 0, "not_decoding": 1, "kv_tokens": 100.0 * requests,
-             "emitted": 10 * requests, "prompts_s": 0.0, "prompt_tokens": 0, "accepted": 0.0}  # fmt: skip
+             "emitted": 10 * requests, "prompts_s": 0.0, "prompt_tokens": 0, "accepted": 0.0,
+             "joined": 0, "sent": 1, "finished": 1, "served": 1.0}  # fmt: skip
     return Span(start_s=start_s, span_s=span_s, requests=requests, **{**given, **other})
 
 
-def _recorded(*spans: Span) -> RunResult:
+def _recorded(*spans: Span[float]) -> RunResult:
     recorder = Recorder(requests([0.0], [10], [10]), 3, 8)
     for span in spans:
         recorder.add(span)
-    end_s = spans[-1].start_s + spans[-1].span_s
-    return recorder.result(
-        sent_s=np.zeros(1), end_s=end_s, window_s=(0.0, end_s), preemptions=0, kv_blocks_most=0
-    )
+    return recorder.result(np.zeros(1), preemptions=0, kv_blocks_most=0)
 
 
 @pytest.mark.parametrize(
@@ -148,14 +145,30 @@ def test_drawn_lengths_have_their_mean_and_spread(mean, cv):
 @pytest.mark.parametrize(
     ("users", "warm", "count", "marked"),
     [
-        (None, 0, 50, []), (None, 10, 50, [11, 50]),  # the first after the warm-up, the last that comes
-        (4, 0, 8, []), (4, 0, 9, [4, 5]), (4, 0, 50, [4, 46]),  # once all users were served; no one begins
+        (None, 0, 50, [0, 50]), (None, 10, 50, [10, 49]),  # the first after the warm-up, the last that comes
+        (4, 0, 8, [0, 8]), (4, 0, 9, [4, 5]), (4, 0, 50, [4, 46]),  # once all were served; no one begins
     ],
 )  # fmt: skip
 def test_a_run_is_measured_from_a_server_that_is_full_until_it_empties(users, warm, count, marked):
-    seen: list[float] = []
-    recorder = SimpleNamespace(mark=lambda at_s, served: seen.append(at_s))
-    window = Window(SimpleNamespace(users=users, warm=warm, count=count), recorder, lambda: 0.0)  # type: ignore[arg-type]
-    for number in range(count + 1):
-        window.count(number, float(number), float(number))
-    assert seen == [float(number) for number in marked]
+    """A request comes with each span of a second, and finishes in it."""
+    number = np.arange(float(count))
+    spans = Span(*np.zeros((len(Span._fields), count)))._replace(
+        start_s=number, span_s=np.ones(count), sent=number + 1, finished=number + 1
+    )
+    asked = SimpleNamespace(users=users, warm=warm, count=count)
+    part, span_s, window_s = _window(asked, spans, number)  # type: ignore[arg-type]
+    assert [part.start, part.stop] == marked
+    assert span_s == marked[1] - marked[0]
+    assert window_s == tuple(marked)
+
+
+def test_requests_wait_for_the_passes_of_prompts_before_a_step_but_for_those_that_these_read():
+    """Two passes of 1 and 2 s that read 1 and 2 prompts, a step of 5 requests, a pass, and two steps."""
+    takes = np.array([0.0, 0.0, 1.0, 0.0, 1.0, 1.0])
+    spans = Span(*np.zeros((len(Span._fields), 6)))._replace(
+        steps=takes, span_s=np.array([1.0, 2.0, 0.5, 4.0, 0.5, 0.5]), requests=np.full(6, 5.0),
+        joined=np.array([1.0, 2.0, 9.0, 7.0, 9.0, 9.0]),
+    )  # fmt: skip
+    stalled_s, joined = _stalls(spans)
+    assert stalled_s.tolist() == [0.0, 0.0, 3.0, 0.0, 4.0, 0.0]
+    assert joined.tolist() == [0.0, 0.0, 3.0, 0.0, 5.0, 0.0]  # no more than there are
