@@ -20,7 +20,7 @@ from medusa_sim.grid.cached_or_self import cached_or_self
 from medusa_sim.grid.configurations import PLAIN, Configurations
 from medusa_sim.grid.server_steps import ServerSteps
 from medusa_sim.grid.steps import Steps, picked
-from medusa_sim.grid.surface import Surface, surface_at
+from medusa_sim.grid.surface import GrownPrompts, Surface, surface_at
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.server import Server
@@ -289,12 +289,12 @@ def price(
     seq_len: Sequence[int] | IntArray | FloatArray,
     options: Sequence[DraftOption] | None = None,
     *,
-    grown_from: float | None = None,
+    grown: GrownPrompts | None = None,
 ) -> Cells:
     """Every configuration of a scenario at every batch and length with these ways of drafting (None: all).
 
-    seq_len: a mean length need not be whole. grown_from: see `Surface`. Raises UsageError where the profile
+    seq_len: a mean length need not be whole. grown: see `Surface`. Raises UsageError where the profile
     cannot describe the drafter; what a step takes is priced when it is read, and raises SpecError or
     CoverageError.
     """
-    return Cells.every(surface_at(scenario, batch, seq_len, options, grown_from=grown_from))
+    return Cells.every(surface_at(scenario, batch, seq_len, options, grown=grown))

@@ -141,13 +141,18 @@ class Configurations:
         # plain decoding, option -1, stands last
         return DrafterMemory(*np.asarray(added)[self.option].T)
 
-    def max_batch(self, scenario: Scenario, seq_len: IntArray | FloatArray) -> IntArray:
-        """(lengths, configurations) largest batch that fits with all that it keeps; 0 where none does."""
+    def max_batch(
+        self, scenario: Scenario, seq_len: IntArray | FloatArray, shared_tokens: FloatArray
+    ) -> IntArray:
+        """(lengths, configurations) largest batch that fits with all that it keeps; 0 where none does.
+
+        shared_tokens: (lengths,) of each request, held once for all.
+        """
         lengths, shard = seq_len[:, None], scenario.shard
         if scenario.scope == "block":
             return np.full((lengths.size, self.candidates.size), NO_LIMIT)
         drafters, usable_bytes = self.drafter_memory(shard), scenario.usable_memory_bytes
-        most = largest_batch(shard, drafters, usable_bytes, lengths, self.candidates)
+        most = largest_batch(shard, drafters, usable_bytes, lengths, self.candidates, shared_tokens[:, None])
         return most.astype(np.int64)
 
 

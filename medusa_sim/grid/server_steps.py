@@ -88,7 +88,7 @@ class ServerSteps:
             fewer_sizes=self._sizes,
             decode_steps=decode_steps,
             prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[s],
-            cached_tokens=np.broadcast_to(surface.cached_tokens, surface.asked_len.shape)[s],
+            cached_tokens=surface.cached_tokens[s],
             drafter=surface.loaded_drafter,
         )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import log
 from operator import add
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,14 +41,25 @@ _LENGTHS_TOGETHER = 4
 """Lengths that are priced in one go: few, so that their arrays stay small."""
 
 
+class GrownPrompts(NamedTuple):
+    """Prompts that are as much longer as the requests are."""
+
+    answer_tokens: float
+    """Tokens of a request's length that are its answer so far; the others are its prompt."""
+    found_share: float = 0.0
+    """Share of a prompt that is found in the cache, and not read again."""
+    held_once: bool = False
+    """Whether that is one text of all requests, which the cache holds once."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Surface:
     """Steps at some batches and lengths, each priced when it is first asked for.
 
     setting: what all steps share. asked_len: mean lengths of requests, half way through their outputs.
     seq_len: committed tokens of each sequence in the steps that are priced: as asked, or `in_flight_len`.
-    grown_from: length at which prompts are the traffic's; a longer request has as much more prompt. None: all
-    prompts are the traffic's, and what a request is longer lies in a cached prefix.
+    grown: prompts that grow with the length. None: all prompts are the traffic's, and what a request is
+    longer lies in a cached prefix.
 
     Other surfaces belong to one:
 
@@ -67,7 +79,7 @@ class Surface:
     seq_len: IntArray | FloatArray
     configurations: Configurations
     sibling: Surface | None = None
-    grown_from: float | None = None
+    grown: GrownPrompts | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -134,18 +146,26 @@ class Surface:
 
     @property
     def prompt_tokens(self) -> FloatArray | None:
-        """(lengths,) mean tokens of a prompt; None where all are the traffic's."""
+        """(lengths,) mean tokens of a prompt that are read; None where all are the traffic's."""
         traffic = self.scenario.traffic
-        if traffic is None or self.grown_from is None:
+        if traffic is None or self.grown is None:
             return None
-        return np.maximum(traffic.prompt_tokens + self.asked_len - self.grown_from, 1.0)
+        return np.maximum(self._whole_prompts - self.cached_tokens, 1.0)
 
     @property
-    def cached_tokens(self) -> FloatArray | float:
-        """(lengths,) tokens of the prefix that is cached; 0 where what is longer is more prompt."""
-        if self.scenario.traffic is None or self.grown_from is not None:
-            return 0.0
+    def cached_tokens(self) -> FloatArray:
+        """(lengths,) tokens before these, of a prefix that is cached."""
+        if self.grown is not None:
+            return self.grown.found_share * self._whole_prompts
+        if self.scenario.traffic is None:
+            return np.zeros(self.asked_len.shape)
         return np.maximum(as_float(self.asked_len) - self.scenario.length, 0.0)
+
+    @property
+    def _whole_prompts(self) -> FloatArray:
+        """(lengths,) tokens of prompts that grow."""
+        answer_tokens = 0.0 if self.grown is None else self.grown.answer_tokens
+        return np.maximum(as_float(self.asked_len) - answer_tokens, 1.0)
 
     @cached_or_self
     def in_flight(self) -> Surface:
@@ -250,7 +270,8 @@ class Surface:
 
         Of requests in flight, which fill the cache: they are longer than the mean where outputs differ.
         """
-        return self.configurations.max_batch(self.scenario, self.in_flight_len)
+        shared_tokens = (self.grown is not None and self.grown.held_once) * self.cached_tokens
+        return self.configurations.max_batch(self.scenario, self.in_flight_len, shared_tokens)
 
     @cached_property
     def search_ends_profile(self) -> bool:
@@ -290,12 +311,12 @@ def surface_at(
     options: Sequence[DraftOption] | None = None,
     *,
     in_flight: bool = False,
-    grown_from: float | None = None,
+    grown: GrownPrompts | None = None,
 ) -> Surface:
     """Steps of a scenario at every batch and length with these ways of drafting (None: all of them).
 
     seq_len: mean lengths, which need not be whole. in_flight: price the steps of the requests in flight
-    around each length, as a server has them. grown_from: see `Surface`. Raises UsageError where that is too
+    around each length, as a server has them. grown: see `Surface`. Raises UsageError where that is too
     much, or the profile cannot describe the drafter.
     """
     configurations = Configurations(tuple(scenario.options() if options is None else options))
@@ -313,7 +334,7 @@ def surface_at(
         asked_len=lengths,
         seq_len=lengths,
         configurations=configurations,
-        grown_from=grown_from,
+        grown=grown,
     )
     return surface.in_flight if in_flight else surface
 

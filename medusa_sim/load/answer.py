@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.surface import GrownPrompts
 from medusa_sim.load.carried_rates import (
     BELOW_FULL,
     SURELY_STEADY,
@@ -69,9 +70,15 @@ class LoadAnswer:
         requests = max(round(max(busy)), 1)
         longest = longest_searched(self.test.scenario, int(self.test.table.lengths[-1]))
         options = chains(self.test.scenario, self.test.drafts_max)
-        return requests, break_even_context(
-            self.test.scenario, options, requests, longest, grown_from=float(self.test.scenario.length)
+        scenario, settings, sample = self.test.scenario, self.test.settings, self.test.sample
+        grown = GrownPrompts(
+            float(sample.output_tokens.mean()) / 2.0
+            if scenario.traffic is None
+            else scenario.length - scenario.traffic.prompt_tokens,
+            found_share=settings.prefix_hit_rate,
+            held_once=settings.prefix == "system",
         )
+        return requests, break_even_context(scenario, options, requests, longest, grown=grown)
 
     @property
     def last(self) -> tuple[LoadPoint, ...]:

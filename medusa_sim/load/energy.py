@@ -62,11 +62,13 @@ def energy_of(
     max_requests: int,
     length: float,
     prompt_tokens: IntArray,
+    found_tokens: IntArray | int = 0,
 ) -> Energy | None:
     """What steps of a scenario draw; None where the GPU's power is not known.
 
     options: chains of 1, 2, ... drafts. length: mean committed tokens of a request in flight, at which
-    steps are both timed and metered; prompt_tokens: (n,) of the prompts that are read.
+    steps are both timed and metered; prompt_tokens: (n,) of whole prompts, of which found_tokens are
+    found in the cache and not read again.
     """
     power = scenario.gpu.power
     if power is None:
@@ -78,12 +80,12 @@ def energy_of(
     joules = cells.steps.joules + sampling_joules(power, setting, rows)
     added = sampled(setting, sizes, cells.candidates, cells.tokens_per_step)
     above = np.broadcast_to(joules / (cells.steps.time_us + added.time_us) * US_PER_S, cells.shape)[:, 0].T
-    lengths, often = np.unique(np.maximum(prompt_tokens, 1), return_counts=True)
+    prompts = np.stack(np.broadcast_arrays(prompt_tokens - found_tokens, found_tokens))
+    (tokens, found), often = np.unique(prompts, axis=1, return_counts=True)
     drafter = options[-1].drafter if options else None
     plain, drafting = (
-        float(
-            (often * prompt_joules(power, setting, as_float(lengths), reader)).sum() / (often * lengths).sum()
-        )
+        float((often * prompt_joules(power, setting, as_float(tokens), reader, found)).sum())
+        / float((often * tokens).sum())
         for reader in (None, drafter)
     )
     return Energy(

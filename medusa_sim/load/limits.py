@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arguments import BLOCK_TOKENS, LoadArguments
 from medusa_sim.scenario.defaults import LoadPrefix
@@ -146,6 +146,11 @@ class SchedulerLimits:
             return 0
         cached = min(round(self.prefix_hit_rate * prompt_tokens), prompt_tokens - 1)
         return cached if session_tokens is None or self.shares_prefix else min(cached, session_tokens)
+
+    def all_found_tokens(self, prompt_tokens: IntArray, session_tokens: IntArray | None) -> IntArray:
+        """(requests,) `found_tokens` of each request."""
+        before = [None] * prompt_tokens.size if session_tokens is None else session_tokens.tolist()
+        return np.array([*map(self.found_tokens, prompt_tokens.tolist(), before)], dtype=np.int64)
 
     def shared_blocks(self, prompt_tokens: int) -> int:
         """Whole blocks of a prompt that others hold too."""

@@ -153,8 +153,9 @@ class LoadTest:
     def energy(self) -> Energy | None:
         """What steps draw; None where the GPU's power is not known."""
         options = chains(self.scenario, self.drafts_max) if self.drafts_max else ()
-        prompts = self.sample.prompt_tokens
-        return energy_of(self.scenario, options, self.most_requests, self.mean_length, prompts)
+        limits, prompts = self.limits(self.drafts_max), self.sample.prompt_tokens
+        found = limits.all_found_tokens(prompts, self.sample.session_tokens)
+        return energy_of(self.scenario, options, self.most_requests, self.mean_length, prompts, found)
 
     @cached_property
     def servers(self) -> tuple[PolicyServer, ...]:

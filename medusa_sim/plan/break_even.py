@@ -7,7 +7,7 @@ model has positions for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from typing import Literal
@@ -16,7 +16,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.surface import surface_at
+from medusa_sim.grid.surface import GrownPrompts, surface_at
 from medusa_sim.plan.coarse_search import CoarseSearch, at_few_counts
 from medusa_sim.plan.verdict import (
     Coded,
@@ -29,8 +29,6 @@ from medusa_sim.plan.verdict import (
 )
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.serving.traffic import served_length
-from medusa_sim.step.memory import step_memory_bytes
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
 
@@ -135,36 +133,35 @@ def _priced_codes(
     batch: IntArray,
     length: IntArray | FloatArray,
     options: Sequence[DraftOption],
-    grown_from: float | None = None,
+    grown: GrownPrompts | None = None,
 ) -> IntArray:
     """(batches, lengths) codes, of rising batches and lengths."""
-    surface = surface_at(scenario, batch, length, options, grown_from=grown_from)
+    surface = surface_at(scenario, batch, length, options, grown=grown)
     surface = surface.with_batch_edges.with_length_edges
     codes = verdict_codes(Cells.every(surface))
     return codes[np.ix_(np.isin(surface.batch, batch), np.isin(surface.asked_len, length))]
 
 
-def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:
+def longest_context(
+    scenario: Scenario, options: Sequence[DraftOption], batch: int, grown: GrownPrompts | None = None
+) -> int:
     """Mean committed tokens up to which a batch with some drafting fits in memory; 0 if it never does.
 
-    Requests in flight are longer than that. ENDLESS_CONTEXT where every layer keeps no more than a window.
+    ENDLESS_CONTEXT where every layer keeps no more than a window. grown: see `Surface`.
     """
-    model, usable = scenario.shard, scenario.usable_memory_bytes
-    lengths = [0.0]
-    for option in options:
-        # windowed layers stop growing at their window
-        for start in (0, *model.windows):
-            none, one = (
-                float(step_memory_bytes(model, option.drafter, batch, length, int(option.candidates[0])))
-                for length in (start, start + 1)
-            )
-            if none > usable:
-                continue
-            if one == none:  # every layer has a window: memory ends no context
-                return ENDLESS_CONTEXT
-            lengths.append(start + (usable - none) / (one - none))
-    longer = float(served_length(scenario.setting, 0.0, scenario.traffic))
-    return max(int(max(lengths) - longer), 0)
+    surface = surface_at(scenario, [batch], [1], options, grown=grown)
+
+    def fits(length: int) -> bool:
+        at_length = replace(surface, asked_len=np.array([length]))
+        return bool((at_length.max_batch[0, 1:] >= batch).any())
+
+    longest, too_long = 0, ENDLESS_CONTEXT
+    if fits(too_long):
+        return too_long
+    while too_long - longest > 1:
+        middle = (longest + too_long) // 2
+        longest, too_long = (middle, too_long) if fits(middle) else (longest, middle)
+    return longest
 
 
 def longest_searched(scenario: Scenario, length: int) -> int:
@@ -178,28 +175,27 @@ def break_even_context(
     batch: int,
     longest: int,
     searched: Cells | None = None,
-    grown_from: float | None = None,
+    grown: GrownPrompts | None = None,
 ) -> BreakEven:
     """Stretches of contexts, up to `longest`, by whether speculation pays at one batch.
 
     A long context can bring speculation back at a large batch: reading the KV cache then takes most of
     a step, and a verification step reads it once for all candidates. searched: every count at some lengths,
-    of which the last batch is this one; it decides there. grown_from: length at which prompts are the
-    traffic's; longer requests have as much longer prompts, and the shortest has one token of it. None: all
-    prompts are the traffic's, and what is longer lies in a cached prefix.
+    of which the last batch is this one; it decides there. grown: see `Surface`; the shortest request
+    has one token of prompt.
     """
-    few, traffic = at_few_counts(options), scenario.traffic
+    few = at_few_counts(options)
     start = SHORTEST_CONTEXT
-    if traffic is not None and grown_from is not None:
-        start = max(start, ceil(grown_from - traffic.prompt_tokens + 1.0))
-    end = min(longest, longest_context(scenario, few, batch))
+    if scenario.traffic is not None and grown is not None:
+        start = max(start, ceil(grown.answer_tokens + 1.0))
+    end = min(longest, longest_context(scenario, few, batch, grown))
     if end < start:
         return NOTHING_FITS
     steps = 1 + max(1, round(float(np.log2(end / start) * 4)))
     lengths = np.unique(np.rint(np.geomspace(start, end, steps)).astype(np.int64))
 
     def codes_at(length: IntArray) -> IntArray:
-        return np.asarray(_priced_codes(scenario, np.asarray([batch]), length, few, grown_from)[0])
+        return np.asarray(_priced_codes(scenario, np.asarray([batch]), length, few, grown)[0])
 
     coded = Coded(lengths, codes_at(lengths))
     if searched is not None:

@@ -13,6 +13,7 @@ from medusa_sim.grid.cell import Cell, best_cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.request_latency import RequestLatency, request_latency
+from medusa_sim.grid.surface import GrownPrompts
 from medusa_sim.plan.batch_ranges import BatchRange, configuration_at
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_searched
 from medusa_sim.plan.capacity import Capacity, capacities
@@ -141,8 +142,10 @@ class Recommendation:
         lengths = self.cells.surface.asked_len
         longest = longest_searched(self.scenario, int(lengths.max()))
         options, batch = self.cells.configurations.options, self.question.batch_max
-        grown_from = float(lengths[0]) if lengths.size == 1 else None
-        return break_even_context(self.scenario, options, batch, longest, self.cells, grown_from)
+        traffic, grown = self.scenario.traffic, None
+        if traffic is not None and lengths.size == 1:
+            grown = GrownPrompts(float(lengths[0]) - traffic.prompt_tokens)
+        return break_even_context(self.scenario, options, batch, longest, self.cells, grown)
 
     @cached_property
     def capacities(self) -> tuple[Capacity, ...]:

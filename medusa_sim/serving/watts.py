@@ -77,15 +77,19 @@ def requests_joules(
 
 
 def prompt_joules(
-    power: Power, setting: Setting, prompt_tokens: Size, drafter: Drafter | None = None
+    power: Power,
+    setting: Setting,
+    prompt_tokens: Size,
+    drafter: Drafter | None = None,
+    cached_tokens: Size = 0,
 ) -> FloatArray:
     """Joules above idle of a prompt on one GPU: its FLOPs alone, since it shares the weights of a step.
 
-    drafter: what reads it, too. Of as many at once as there are GPUs that attend to their own, so that each
-    of them has one.
+    drafter: what reads it, too. cached_tokens: of a prefix before it, to which it attends. Of as many at once
+    as there are GPUs that attend to their own, so that each of them has one.
     """
     at_once = setting.parallel.schedulers
-    launches = prompt_launches(setting, drafter, prefill(at_once, prompt_tokens))
+    launches = prompt_launches(setting, drafter, prefill(at_once, prompt_tokens, cached_tokens))
     return launch_joules(setting.latency.gpu, power, launches, with_bytes=False) / at_once
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.engines.engine import Engine
 from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import Gpu
@@ -107,14 +107,25 @@ def memory_parts(
 
 
 def largest_batch(
-    model: Model, drafter: DrafterMemory, usable_bytes: float, seq_len: Size, candidates: Size
+    model: Model,
+    drafter: DrafterMemory,
+    usable_bytes: float,
+    seq_len: Size,
+    candidates: Size,
+    shared_tokens: Size = 0.0,
 ) -> FloatArray:
-    """The most requests whose step fits into `usable_bytes` of each GPU; 0 where none does (R10)."""
+    """The most requests whose step fits into `usable_bytes` of each GPU; 0 where none does (R10).
+
+    shared_tokens: of each request, which all have in common, so that the cache holds them once.
+    """
     schedulers = model.parallel.schedulers
     none, one = (  # on the fullest GPU
         memory_parts(model, drafter, requests, seq_len, candidates).total for requests in (0, 1)
     )
-    return np.asarray(schedulers * np.maximum(np.floor((usable_bytes - none) / (one - none)), 0.0))
+    shared = as_float(shared_tokens)
+    shared_bytes = model.kv_bytes(shared) + shared * drafter.kv_bytes_per_token
+    room_bytes, each_bytes = usable_bytes - none - shared_bytes, one - none - shared_bytes
+    return np.asarray(schedulers * np.maximum(np.floor(room_bytes / each_bytes), 0.0))
 
 
 def request_bytes(model: Model, tokens: Size, verified: Size = 1) -> FloatArray:

@@ -192,7 +192,7 @@ def test_as_many_requests_fit_as_there_is_room_beside_weights():
     )
     each = (three - one) / 2
     beside = SERVED.usable_memory_bytes - (one - each)
-    assert of.max_batch(SERVED, length)[0].tolist() == (beside // each).astype(int).tolist()
+    assert of.max_batch(SERVED, length, np.zeros(1))[0].tolist() == (beside // each).astype(int).tolist()
     assert (beside % each > 0.0).all()
 
 

@@ -6,6 +6,7 @@ import pytest
 from medusa_sim import Scenario
 from medusa_sim.grid.cells import price
 from medusa_sim.grid.request_latency import request_latency
+from medusa_sim.grid.surface import GrownPrompts
 from medusa_sim.plan.break_even import break_even_context
 from medusa_sim.plan.verdict import verdict_codes
 from medusa_sim.step.prompt_kernels import prompt_attention_us
@@ -30,7 +31,7 @@ def served(prompt: int, **given: object) -> Scenario:
 @pytest.mark.parametrize("cv", [0.0, 0.4])
 def test_each_length_is_priced_as_requests_of_that_length(runtime, cv):
     scenario = served(PROMPT, runtime=runtime, length_cv=cv)
-    together = price(scenario, [1, 64], LENGTHS, grown_from=scenario.length)
+    together = price(scenario, [1, 64], LENGTHS, grown=GrownPrompts(OUTPUT / 2))
     for s, length in enumerate(LENGTHS.tolist()):
         asked = served(PROMPT + length - scenario.length, runtime=runtime, length_cv=cv)
         alone = price(asked, [1, 64], [length])
@@ -42,9 +43,12 @@ def test_each_length_is_priced_as_requests_of_that_length(runtime, cv):
 
 def test_prompts_stay_the_traffics_unless_they_grow():
     scenario = served(PROMPT)
-    cached, grown = price(scenario, [64], [4000]), price(scenario, [64], [4000], grown_from=1024)
+    cached, grown = (
+        price(scenario, [64], [4000]),
+        price(scenario, [64], [4000], grown=GrownPrompts(OUTPUT / 2)),
+    )
     assert float(grown.server.token_us[0, 0, 0]) > 1.5 * float(cached.server.token_us[0, 0, 0])
-    same = price(scenario, [64], [1024], grown_from=1024)
+    same = price(scenario, [64], [1024], grown=GrownPrompts(OUTPUT / 2))
     assert same.server.token_us == pytest.approx(price(scenario, [64], [1024]).server.token_us, rel=1e-12)
 
 
@@ -75,6 +79,6 @@ def test_a_prompt_attends_to_the_cached_prefix_before_it():
 def test_the_shortest_request_has_a_token_of_prompt():
     scenario = served(PROMPT)
     options = scenario.options(4)
-    found = break_even_context(scenario, options, 8, 4096, grown_from=scenario.length)
+    found = break_even_context(scenario, options, 8, 4096, grown=GrownPrompts(OUTPUT / 2))
     assert found.searched_from == OUTPUT // 2 + 1
     assert break_even_context(scenario, options, 8, 4096).searched_from == 16

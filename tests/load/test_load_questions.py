@@ -186,3 +186,15 @@ def test_what_requests_share_is_held_once():
     sample = SimpleNamespace(prompt_tokens=np.array([100, 156]))
     test = SimpleNamespace(mean_length=158.8, sample=sample)
     assert requests_held(test, SimpleNamespace(limits=most)) == 16  # type: ignore[arg-type]
+
+
+def test_contexts_reach_as_far_as_a_cache_that_holds_a_shared_text_once():
+    """16 requests of which 0.9 of every prompt lies in the cache, once or of each."""
+    asked = {"policies": ("3",), "requests": 32, "seeds": 1, "prompt_tokens": 9000, "length_cv": 0.0}
+    longest = []
+    for prefix in ("session", "system"):
+        answer = run_load(
+            load_test(SCENARIO, **asked, users=16, prefix=prefix, prefix_hit_rate=0.9), search=False
+        )
+        longest.append(answer.context[1].searched_to)
+    assert longest[1] > 2 * longest[0]

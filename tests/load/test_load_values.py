@@ -358,6 +358,19 @@ def test_prompts_draw_by_their_lengths_and_what_a_loaded_drafter_reads_of_them()
         assert found == pytest.approx(float(watts(energy.power, np.asarray(joules), np.asarray(1e6))))
 
 
+def test_prompts_draw_for_what_they_read_behind_what_the_cache_holds():
+    """The last 1,000 of 8,000 tokens are what 8,000 draw beyond the 7,000 before, all attention with them."""
+    options, prompts = chains(SCENARIO, 2), np.array([8000])
+    whole, rest = (energy_of(SCENARIO, options, 8, 700, prompts, found) for found in (0, np.array([7000])))
+    parts = prompt_joules(whole.power, SCENARIO.setting, np.array([8000, 7000]))
+    assert rest.prompt_token_joule == pytest.approx(-np.diff(parts)[0] / 1000, rel=1e-3)
+    assert rest.prompt_token_joule > 1.02 * whole.prompt_token_joule
+    test = load_test(SCENARIO, policies=("none",), prompt_tokens=7000, requests=20, prefix_hit_rate=0.9)
+    asked = test.sample.prompt_tokens
+    alone = energy_of(SCENARIO, (), 8, 700, asked, np.rint(0.9 * asked).astype(int))
+    assert test.energy.prompt_token_joule == pytest.approx(alone.prompt_token_joule)
+
+
 def test_watts_of_steps_are_those_at_the_length_in_flight_whatever_traffic_a_scenario_has():
     served = SCENARIO.but(prompt_tokens=200, output_tokens=4000)
     alone, with_traffic = (

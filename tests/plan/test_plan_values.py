@@ -15,6 +15,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.grid.cells import Cells, price
+from medusa_sim.grid.surface import GrownPrompts
 from medusa_sim.plan import alternatives, coarse_search, recommendation
 from medusa_sim.plan.break_even import longest_context
 from medusa_sim.plan.capacity import batches_tried, capacities
@@ -249,6 +250,17 @@ def test_the_longest_context_is_the_last_that_fits():
     assert lengths[0] == lengths[1] > 1.9 * lengths[2]  # two requests on one of eight GPUs
     large = SMALL.but(model="llama-3.1-70b")  # 141 GB of weights in 24 GB
     assert longest_context(large, large.options(4), 1) == 0
+
+
+def test_a_text_of_all_requests_is_held_once_at_every_context():
+    """Four requests whose prompts, all but 128 tokens, have three quarters in common."""
+    options, each = SMALL.options(4), GrownPrompts(128.0, 0.75)
+    alone, once = (longest_context(SMALL, options, 4, of) for of in (each, each._replace(held_once=True)))
+    assert alone == longest_context(SMALL, options, 4)
+    fits = price(SMALL, [4], [once, once + 1], options, grown=each._replace(held_once=True)).fits
+    assert fits[0, :, 1:].any(axis=-1).tolist() == [True, False]
+    # 4 alone = 4 (once - 0.75 (once - 128)) + 0.75 (once - 128), but for a token or two
+    assert 4 * alone == pytest.approx(1.75 * once + 2.25 * 128, abs=8)
 
 
 def test_gains_batch_by_batch_are_those_of_the_schedule():
