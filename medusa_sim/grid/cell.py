@@ -31,6 +31,16 @@ class Cell:
             raise AttributeError(name)
         return self._read(values(self.cells, [name])[name])
 
+    @property
+    def batch(self) -> int:
+        """Sequences of a step."""
+        return int(self.cells.surface.batch[self.b])
+
+    @property
+    def candidates(self) -> int:
+        """Tokens that a step verifies of each, root included."""
+        return self.cells.candidates_at(self.b, self.s, self.k)
+
     def _read(self, value: Any) -> Any:
         """The number of this cell, of an array over all cells."""
         if isinstance(value, str):

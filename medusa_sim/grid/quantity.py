@@ -21,8 +21,8 @@ Unit = Literal["us", "s", "per_s", "ratio", "times", "share", "bytes", ""]
 class Quantity:
     """One quantity.
 
-    Values are read from `Cells` and broadcast with them, or of a row of a schedule. Others are results of a
-    run under load, a comparison or an answer, which fill them in by name.
+    Values are read from `Cells` and broadcast with them. Others are attributes of a row of a schedule, or
+    results of a run under load, a comparison or an answer, which fill them in by name.
     """
 
     name: str
@@ -49,8 +49,6 @@ class Quantity:
     """Words that its values are codes for."""
     read_run: Callable[[Mapping[str, float]], float] | None = None
     """Its value in a run under load, from the run's other results."""
-    read_row: Callable[[Any], Any] | None = None
-    """Its value of a row of a schedule (`plan.schedule_row`)."""
 
     @property
     def on_axis(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.plan import count_curves
-from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.range_cell import RangeCell
 
 _NEIGHBOURS = 5
 """A cliff stands out from the counts around it; a few chain lengths have none."""
@@ -32,17 +32,17 @@ class NextCount:
 # The best of every count that fits.
 
 
-def best_candidates(row: ScheduleRow) -> int:
+def best_candidates(row: RangeCell) -> int:
     """The best count at the fullest batch alone; the row may run another, for its other batches."""
     return int(row.every.configurations.counts[_best_by_batch(row)[-1]])
 
 
-def best_speedup(row: ScheduleRow) -> float:
+def best_speedup(row: RangeCell) -> float:
     """Speedup of the best count at the fullest batch."""
     return float(row.every.by_count.speedup[row.b, row.s, _best_by_batch(row)[-1]])
 
 
-def near_best(row: ScheduleRow) -> tuple[int, int]:
+def near_best(row: RangeCell) -> tuple[int, int]:
     """Smallest and largest count around the best one within 1 % of it."""
     by_count = row.every.by_count
     fits = by_count.spread(by_count.fits)[row.b, row.s]
@@ -50,13 +50,13 @@ def near_best(row: ScheduleRow) -> tuple[int, int]:
     return count_curves.near_best(by_count.configurations.counts, speedup, fits, best)
 
 
-def best_ends_profile(row: ScheduleRow) -> bool:
+def best_ends_profile(row: RangeCell) -> bool:
     """Whether the best count of some batch is the largest that the acceptance describes: more may pay."""
     last = row.every.configurations.counts.size - 1
     return last > 0 and bool((_best_by_batch(row) == last).any()) and row.surface.search_ends_profile
 
 
-def _best_by_batch(row: ScheduleRow) -> IntArray:
+def _best_by_batch(row: RangeCell) -> IntArray:
     """Index of the best count that fits, at each of the row's batches."""
     return row.every.by_count.best_k()[row.places.slice, row.s]
 
@@ -64,19 +64,19 @@ def _best_by_batch(row: ScheduleRow) -> IntArray:
 # The best chain.
 
 
-def chain_candidates(row: ScheduleRow) -> int | None:
+def chain_candidates(row: RangeCell) -> int | None:
     """Candidates of the best chain that fits; None where there is none."""
     chain = _best_chain(row)
     return None if chain is None else int(row.every.configurations.candidates[chain])
 
 
-def chain_speedup(row: ScheduleRow) -> float | None:
+def chain_speedup(row: RangeCell) -> float | None:
     """Speedup of the best chain that fits; None where there is none."""
     chain = _best_chain(row)
     return None if chain is None else float(row.speedups[chain])
 
 
-def _best_chain(row: ScheduleRow) -> int | None:
+def _best_chain(row: RangeCell) -> int | None:
     """The chain that gains most of those that fit; None where none does, or shapes are unknown."""
     configurations = row.every.configurations
     chains = [i for i, option in enumerate(configurations.options) if option.chain]
@@ -88,14 +88,14 @@ def _best_chain(row: ScheduleRow) -> int | None:
 # More candidates.
 
 
-def free_candidates(row: ScheduleRow) -> int:
+def free_candidates(row: RangeCell) -> int:
     """The largest free count: up to it overhead stays within `free_within`; 1 where nothing is free."""
     by_count = row.every.by_count
     overhead = by_count.overhead[row.b, row.s]
     return int(count_curves.free_count(by_count.configurations.counts, overhead, row.question.free_within))
 
 
-def next_count(row: ScheduleRow) -> NextCount | None:
+def next_count(row: RangeCell) -> NextCount | None:
     """Changes that the next larger count would make; None where there is none, or nothing is drafted."""
     larger = _larger(row)
     if row.configuration == PLAIN or not larger.size:
@@ -108,7 +108,7 @@ def next_count(row: ScheduleRow) -> NextCount | None:
     )
 
 
-def held_by(row: ScheduleRow) -> HeldBy | None:
+def held_by(row: RangeCell) -> HeldBy | None:
     """The reason that keeps the row from more; None for a plain row."""
     option, larger = row.option, _larger(row)
     if option is None:
@@ -125,7 +125,7 @@ def held_by(row: ScheduleRow) -> HeldBy | None:
     return "memory" if better.any() else "cost"
 
 
-def cliff_after(row: ScheduleRow) -> int | None:
+def cliff_after(row: RangeCell) -> int | None:
     """The first count from the row's up after which the step jumps; None where none does."""
     sizes, step_us = _steps_by_count(row)
     if sizes.size <= _NEIGHBOURS:
@@ -135,23 +135,23 @@ def cliff_after(row: ScheduleRow) -> int | None:
     return int(ahead[0]) if ahead.size else None
 
 
-def quicker_larger(row: ScheduleRow) -> tuple[tuple[int, int], ...]:
+def quicker_larger(row: RangeCell) -> tuple[tuple[int, int], ...]:
     """Pairs (count, larger count whose step is shorter) of plain decoding and the row's way of drafting."""
     return tuple(count_curves.quicker_pairs(*_steps_by_count(row)))
 
 
-def _same_way(row: ScheduleRow) -> IntArray:
+def _same_way(row: RangeCell) -> IntArray:
     """Configurations that draft as the row does, or would, by count."""
     return row.every.configurations.sizes_of(row.speculative)
 
 
-def _larger(row: ScheduleRow) -> IntArray:
+def _larger(row: RangeCell) -> IntArray:
     """Configurations that draft as the row does with more candidates."""
     members = _same_way(row)
     return np.asarray(members[row.every.configurations.candidates[members] > row.candidates])
 
 
-def _steps_by_count(row: ScheduleRow) -> tuple[IntArray, FloatArray]:
+def _steps_by_count(row: RangeCell) -> tuple[IntArray, FloatArray]:
     """Counts of plain decoding and of the row's way of drafting, and the time of their steps."""
     compared = np.concatenate([[PLAIN], _same_way(row)])
     return row.every.configurations.candidates[compared], row.steps_us[compared]

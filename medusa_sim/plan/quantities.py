@@ -9,14 +9,6 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.quantity import Quantity, both_ends, declare, listed
-from medusa_sim.plan import alternatives
-from medusa_sim.plan.sensitivity import (
-    SENSITIVITY,
-    required_acceptance_factor,
-    required_tokens_per_step,
-    speedup_heads_on_accepted_row,
-    speedup_if_accepted,
-)
 from medusa_sim.units import US_PER_MS
 
 MEMORY_WHEN_FULL = ("weights_bytes", "full_drafter_bytes", "full_kv_cache_bytes", "full_activation_bytes")
@@ -28,30 +20,23 @@ def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
 
 
 DECLARED = declare(
-    # of a row of a schedule, compared with other counts
-    Quantity(name="best_candidates", read_row=alternatives.best_candidates),
-    Quantity(name="best_speedup", read_row=alternatives.best_speedup),
-    Quantity(name="near_best", title="as good", read_row=alternatives.near_best),
-    Quantity(name="best_ends_profile", read_row=alternatives.best_ends_profile),
-    Quantity(name="chain_candidates", read_row=alternatives.chain_candidates),
-    Quantity(name="chain_speedup", read_row=alternatives.chain_speedup),
-    Quantity(name="free_candidates", title="free", better="more", read_row=alternatives.free_candidates),
-    Quantity(name="next_count", read_row=alternatives.next_count),
-    Quantity(name="held_by", read_row=alternatives.held_by),
-    Quantity(name="cliff_after", read_row=alternatives.cliff_after),
-    Quantity(name="quicker_larger", read_row=alternatives.quicker_larger),
-    # of a row with another acceptance or another step
-    Quantity(
-        name="speedup_acceptance_minus_10_percent", title="-10 % acceptance", unit="times",
-        read_row=lambda row: speedup_if_accepted(row, 1.0 - SENSITIVITY),
-    ),
-    Quantity(
-        name="speedup_acceptance_plus_10_percent",
-        read_row=lambda row: speedup_if_accepted(row, 1.0 + SENSITIVITY),
-    ),
-    Quantity(name="speedup_heads_on_accepted_row", read_row=speedup_heads_on_accepted_row),
-    Quantity(name="required_acceptance_factor", read_row=required_acceptance_factor),
-    Quantity(name="required_tokens_per_step", read_row=required_tokens_per_step),
+    # of a row of a schedule
+    Quantity(name="best_candidates"),
+    Quantity(name="best_speedup"),
+    Quantity(name="near_best", title="as good"),
+    Quantity(name="best_ends_profile"),
+    Quantity(name="chain_candidates"),
+    Quantity(name="chain_speedup"),
+    Quantity(name="free_candidates", title="free", better="more"),
+    Quantity(name="next_count"),
+    Quantity(name="held_by"),
+    Quantity(name="cliff_after"),
+    Quantity(name="quicker_larger"),
+    Quantity(name="speedup_acceptance_minus_10_percent", title="-10 % acceptance", unit="times"),
+    Quantity(name="speedup_acceptance_plus_10_percent"),
+    Quantity(name="speedup_heads_on_accepted_row"),
+    Quantity(name="required_acceptance_factor"),
+    Quantity(name="required_tokens_per_step"),
     # of a row's cell
     Quantity(
         name="kernels_speedup", title="kernels alone", unit="times", better="more",

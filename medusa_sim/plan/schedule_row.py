@@ -1,227 +1,35 @@
-"""A row of a schedule: batches of one length that share a configuration, and what is known about it there.
-
-A row is a cell, the one at its fullest batch: every quantity of cells is read of it by name, and so is every
-quantity of rows (`plan.quantities`). Here stands what it runs and drafts, at all of its batches;
-`alternatives` compares it with other numbers of candidates, `sensitivity` has it with other acceptance.
-"""
+"""A row of a schedule: what a range of batches runs, beside other counts and with other acceptance."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import numpy as np
-
-from medusa_sim.acceptance.tree import Path
-from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.grid.cell import Cell
-from medusa_sim.grid.cells import Cells
-from medusa_sim.grid.configurations import PLAIN
-from medusa_sim.grid.quantity import BY_NAME
-from medusa_sim.grid.surface import Surface
-from medusa_sim.plan.batch_ranges import BatchRange
-from medusa_sim.plan.verdict import Verdict, verdict_of
-from medusa_sim.scenario.draft_options import DraftOption
-from medusa_sim.scenario.question import Question
+from medusa_sim.plan import alternatives, sensitivity
+from medusa_sim.plan.range_cell import RangeCell
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ScheduleRow(Cell):
-    """A configuration that runs batches `batch_min..batch_max` at one length.
+class ScheduleRow(RangeCell):
+    """A range of batches with all that is known about it; each quantity is computed when it is first read."""
 
-    Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every batch
-    was searched, the sizes between two rows belong to the later one. A `plain_` figure is without
-    speculation, a `speculative_` one with what the row drafts, or would draft if it is plain.
-    Speedups, rates and times per token are the step's, and with the scenario's traffic those of its server.
-
-    cells: configurations that are the best of their count somewhere, the row's at `k`; every: all of them.
-    places: its range among the batches that were searched.
-    """
-
-    every: Cells
-    places: BatchRange
-    question: Question
-
-    def __getattr__(self, name: str) -> Any:
-        """A quantity of the row, computed once, or of its cell."""
-        quantity = BY_NAME.get(name)
-        if quantity is None or quantity.read_row is None:
-            return super().__getattr__(name)
-        vars(self)[name] = value = quantity.read_row(self)
-        return value
-
-    @property
-    def surface(self) -> Surface:
-        """Surface that the search has priced."""
-        return self.every.surface
-
-    # Its batches.
-
-    @property
-    def batches(self) -> IntArray:
-        """Its batches that were searched, one after another."""
-        return self.surface.batch[self.places.slice]
-
-    @property
-    def batch_min(self) -> int:
-        """The smallest batch: the one after the row before it, or the first that was searched."""
-        batch, first = self.surface.batch, self.places.first
-        return int(batch[first - 1]) + 1 if first and not self.places.begins_at_first else int(batch[first])
-
-    @property
-    def batch_max(self) -> int:
-        """The largest batch, at which the row's figures are."""
-        return int(self.surface.batch[self.b])
-
-    @property
-    def max_batch_without(self) -> int:
-        """Largest batch that fits without speculation."""
-        return int(self.surface.max_batch[self.s, PLAIN])
-
-    @property
-    def max_batch_with(self) -> int:
-        """Largest batch that fits with the row's configuration."""
-        return int(self.surface.max_batch[self.s, self.configuration])
-
-    @property
-    def meets_latency(self) -> bool | None:
-        """Whether a token takes no longer than was asked; None where no limit was given."""
-        limit_us = self.question.max_latency_us
-        return None if limit_us is None else bool(self.tpot_us <= limit_us)
-
-    # What it runs.
-
-    @property
-    def configuration(self) -> int:
-        """Index of the configuration that runs."""
-        return self.places.configuration
-
-    @property
-    def option(self) -> DraftOption | None:
-        """The way in which it drafts; None for plain decoding."""
-        return self.every.configurations.option_of(self.configuration)
-
-    @property
-    def paths(self) -> tuple[Path, ...] | None:
-        """Paths of the tree, root implied; None where the acceptance profile knows no shapes."""
-        return () if self.option is None else self.option.paths(self.candidates)
-
-    @property
-    def drafts(self) -> int:
-        """Draft length (Medusa: heads to run); 0 of plain decoding."""
-        return 0 if self.option is None else self.option.drafts(self.candidates)
-
-    @property
-    def width(self) -> int:
-        """Children that a drafter keeps on each level of its tree; 0: all of them."""
-        return 0 if self.option is None else self.option.width
-
-    @property
-    def chain(self) -> bool:
-        """Whether its tree is a chain."""
-        return self.option is not None and self.option.is_chain(self.candidates)
-
-    # What that gains.
+    best_candidates = cached_property(alternatives.best_candidates)
+    best_speedup = cached_property(alternatives.best_speedup)
+    near_best = cached_property(alternatives.near_best)
+    best_ends_profile = cached_property(alternatives.best_ends_profile)
+    chain_candidates = cached_property(alternatives.chain_candidates)
+    chain_speedup = cached_property(alternatives.chain_speedup)
+    free_candidates = cached_property(alternatives.free_candidates)
+    next_count = cached_property(alternatives.next_count)
+    held_by = cached_property(alternatives.held_by)
+    cliff_after = cached_property(alternatives.cliff_after)
+    quicker_larger = cached_property(alternatives.quicker_larger)
+    speedup_acceptance_minus_10_percent = cached_property(sensitivity.speedup_if_less_accepted)
+    speedup_acceptance_plus_10_percent = cached_property(sensitivity.speedup_if_more_accepted)
+    speedup_heads_on_accepted_row = cached_property(sensitivity.speedup_heads_on_accepted_row)
+    required_acceptance_factor = cached_property(sensitivity.required_acceptance_factor)
 
     @cached_property
-    def _speedup_by_batch(self) -> FloatArray:
-        return np.asarray(self.cells.speedup[self.places.slice, self.s, self.k])
-
-    @property
-    def speedup_lowest(self) -> float:
-        """The lowest speedup of the row's batches."""
-        return float(self._speedup_by_batch.min())
-
-    @property
-    def speedup_highest(self) -> float:
-        """The highest speedup of the row's batches."""
-        return float(self._speedup_by_batch.max())
-
-    @property
-    def speedup_at_batch_min(self) -> float:
-        """Speedup at the first batch of the row that was searched."""
-        return float(self._speedup_by_batch[0])
-
-    @property
-    def batch_lowest(self) -> int:
-        """The batch at which the speedup is lowest."""
-        return int(self.batches[np.argmin(self._speedup_by_batch)])
-
-    @property
-    def interval_low(self) -> float:
-        """The lowest end of the speedup's 80 % intervals over the row's batches."""
-        return float(self._ends_by_batch(self)[0].min())
-
-    @property
-    def interval_high(self) -> float:
-        """The highest end of the speedup's 80 % intervals over the row's batches."""
-        return float(self._ends_by_batch(self)[1].max())
-
-    def _ends_by_batch(self, cell: Cell) -> list[FloatArray]:
-        """Both ends of the interval of the speedup at each of the row's batches, with the cell's drafts."""
-        return [cell.cells.spread(end)[self.places.slice, self.s, cell.k] for end in cell.cells.speedup_band]
-
-    # What speculates: the row's configuration, or of a plain row the best that could.
-
-    @cached_property
-    def speculative(self) -> int:
-        """The row's configuration; if that is plain, the one that gains most of those that draft."""
-        plain = self.configuration == PLAIN
-        return 1 + int(np.argmax(self.speedups[1:])) if plain else self.configuration
-
-    @cached_property
-    def speculative_cell(self) -> Cell:
-        """The configuration `speculative` at the row's fullest batch."""
-        if self.configuration != PLAIN:
-            return self
-        cells = self.every.with_index(np.array([[[self.speculative]]]))
-        return Cell(cells=cells, b=self.b, s=self.s)
-
-    @property
-    def speculative_candidates(self) -> int:
-        """Candidates of what is drafted, or of the best that could be."""
-        return int(self.every.configurations.candidates[self.speculative])
-
-    @property
-    def speculative_speedup(self) -> float:
-        """Speedup of what is drafted, or of the best that could be, at the fullest batch."""
-        return float(self.speedups[self.speculative])
-
-    @cached_property
-    def _speculative_ends(self) -> list[FloatArray]:
-        return self._ends_by_batch(self.speculative_cell)
-
-    @property
-    def speculative_speedup_low(self) -> float:
-        """Lower end of the 80 % interval of what is drafted, or of the best that could be."""
-        return float(self._speculative_ends[0][-1])
-
-    @property
-    def speculative_speedup_high(self) -> float:
-        """Upper end of the 80 % interval of what is drafted, or of the best that could be."""
-        return float(self._speculative_ends[1][-1])
-
-    @property
-    def verdict(self) -> Verdict:
-        """What is certain at all of its batches."""
-        return verdict_of(*self._speculative_ends)
-
-    @property
-    def uncertain(self) -> tuple[int, int] | None:
-        """First and last batch whose 80 % interval holds a gain and a loss; None where none does."""
-        low, high = self._speculative_ends
-        batches = self.batches[(low <= 1.0) & (high > 1.0)]
-        return (int(batches[0]), int(batches[-1])) if batches.size else None
-
-    # Every configuration at its fullest batch.
-
-    @cached_property
-    def speedups(self) -> FloatArray:
-        """(configurations,) speedup at the row's fullest batch."""
-        return self.every.speedup_at(self.b, self.s)
-
-    @cached_property
-    def steps_us(self) -> FloatArray:
-        """(configurations,) step time at the row's fullest batch, microseconds."""
-        return np.asarray(self.every.steps.time_us[self.b, self.s])
+    def required_tokens_per_step(self) -> float | None:
+        """Tokens per step with `required_acceptance_factor`; None where no acceptance breaks even."""
+        return sensitivity.required_tokens_per_step(self, self.required_acceptance_factor)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.range_cell import RangeCell
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.step import speculative_step
 
@@ -21,14 +21,23 @@ _FACTORS, _ROUNDS = 24, 3
 """Factors tried in each round, and rounds; between the last two the speedup is taken as linear."""
 
 
-def speedup_if_accepted(row: ScheduleRow, factor: float) -> float:
-    """The speedup with every accuracy `factor` times what it is."""
+def speedup_if_less_accepted(row: RangeCell) -> float:
+    """The speedup with every accuracy 10 % lower."""
+    return _speedup_if_accepted(row, 1.0 - SENSITIVITY)
+
+
+def speedup_if_more_accepted(row: RangeCell) -> float:
+    """The speedup with every accuracy 10 % higher."""
+    return _speedup_if_accepted(row, 1.0 + SENSITIVITY)
+
+
+def _speedup_if_accepted(row: RangeCell, factor: float) -> float:
     if row.option is None:
         return 1.0
     return float(_speedup_if(row, 1.0, row.option.emission_chances_if(row.candidates, factor)))
 
 
-def speedup_heads_on_accepted_row(row: ScheduleRow) -> float | None:
+def speedup_heads_on_accepted_row(row: RangeCell) -> float | None:
     """The speedup if the heads ran after acceptance, on one row a request; None where they do already."""
     setting, option = row.surface.setting, row.option
     if setting.runtime.head_rows == "accepted" or option is None or not isinstance(option.drafter, Medusa):
@@ -40,7 +49,7 @@ def speedup_heads_on_accepted_row(row: ScheduleRow) -> float | None:
     return float(_speedup_if(row, shorter, option.emission_chances_if(row.candidates, 1.0)))
 
 
-def required_acceptance_factor(row: ScheduleRow) -> float | None:
+def required_acceptance_factor(row: RangeCell) -> float | None:
     """The factor on every accuracy at which the row breaks even, or, if it is plain, the best it could draft.
 
     0 where a step pays without its drafts; None where no acceptance breaks even.
@@ -54,15 +63,15 @@ def required_acceptance_factor(row: ScheduleRow) -> float | None:
     )
 
 
-def required_tokens_per_step(row: ScheduleRow) -> float | None:
-    """Tokens per step with `required_acceptance_factor`; None where no acceptance breaks even."""
-    option, factor = row.every.configurations.option_of(row.speculative), row.required_acceptance_factor
+def required_tokens_per_step(row: RangeCell, factor: float | None) -> float | None:
+    """Tokens per step with every accuracy `factor` times what it is; None where that or drafts are None."""
+    option = row.every.configurations.option_of(row.speculative)
     if option is None or factor is None:
         return None
     return option.scaled_tokens(row.speculative_candidates, factor)
 
 
-def _speedup_if(row: ScheduleRow, times_as_long: float, emission_chances: FloatArray) -> FloatArray:
+def _speedup_if(row: RangeCell, times_as_long: float, emission_chances: FloatArray) -> FloatArray:
     """(...) speedups of what the row drafts, or would, if a step took `times_as_long` as it does.
 
     emission_chances: (..., tokens) probabilities that a step emits at least 1, 2, ... tokens.
