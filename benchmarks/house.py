@@ -92,8 +92,8 @@ HOUSE = (
         "cells -> what to run: verdicts, schedules, recommendations, checks of running engines",
         in_order(
             "verdict measured_run check surprises count_curves coarse_search "
-            "break_even shortfall sweep_answer batch_ranges range_cell sensitivity alternatives schedule_row quantities "
-            "schedule capacity recommendation recommend tree_answer"
+            "break_even shortfall sweep_answer batch_ranges range_cell sensitivity alternatives "
+            "schedule_row quantities schedule capacity recommendation recommend tree_answer"
         ),
     ),
     Room(
