@@ -53,9 +53,12 @@ class Code:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, drawn when it is asked for, the name of its file and a caption that says what it shows."""
+    """A figure with the name of its file and a caption that says what it shows.
 
-    draw: Callable[[], Figure]
+    draw: makes it, with `slim=True` as a phone shows it.
+    """
+
+    draw: Callable[..., Figure]
     name: str
     caption: str
 
@@ -66,7 +69,7 @@ class Picture:
 
     @cached_property
     def figure(self) -> Figure:
-        """The picture, drawn once."""
+        """The picture for a page of full width."""
         return self.draw()
 
 

@@ -36,7 +36,7 @@ def html_page(title: str, blocks: Sequence[Block]) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_finalized
     )
-    environment.filters |= {"code": _inline, "svg": _svg, "named": _named}
+    environment.filters |= {"code": _inline, "svg": _svg, "slim": _slim, "named": _named}
     return environment.get_template("page.html.j2").render(title=title, blocks=blocks)
 
 
@@ -96,6 +96,16 @@ def _svg(picture: Picture) -> Markup:
     drawn = render(picture.figure, ".svg").decode("utf-8")
     named = f'<svg role="img" aria-label="{for_html(picture.caption)}"'
     return Markup(drawn[drawn.index("<svg") :].replace("<svg", named, 1))  # noqa: S704  # drawn here
+
+
+def _slim(picture: Picture) -> str:
+    """The picture for a phone as an address: names inside an SVG of the page would clash."""
+    from base64 import b64encode
+
+    from medusa_sim.report.figures.files import render
+
+    drawn = render(picture.draw(slim=True), ".svg")
+    return f"data:image/svg+xml;base64,{b64encode(drawn).decode('ascii')}"
 
 
 def _markdown(block: Block) -> str:

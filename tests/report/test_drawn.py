@@ -31,14 +31,15 @@ def test_a_line_is_drawn_at_its_points_with_its_band_and_limits():
         title="", x=Axis(title="x", base=2, ticks=[1, 2, 8]), y=Axis(title="y", zero=True), series=[series],
         limits=[ReferenceLine(y=1.25, text="limit"), ReferenceLine(x=4.0)],
     )  # fmt: skip
-    (axis,) = (axis for axis in lines_figure(chart).axes if axis.get_visible())
-    drawn, limit, at = axis.get_lines()
-    assert (drawn.get_xdata().tolist(), drawn.get_ydata().tolist()) == (x.tolist(), y.tolist())
-    assert (set(limit.get_ydata()), set(at.get_xdata())) == ({1.25}, {4.0})
-    assert (axis.get_xscale(), axis.get_yscale(), axis.get_ylim()[0]) == ("log", "linear", 0.0)
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "2", "8"]
-    corners = axis.collections[0].get_paths()[0].vertices
-    assert (corners[:, 1].min(), corners[:, 1].max()) == (1.0, 3.5)
+    for slim in (False, True):
+        (axis,) = (axis for axis in lines_figure(chart, slim=slim).axes if axis.get_visible())
+        drawn, limit, at = axis.get_lines()
+        assert (drawn.get_xdata().tolist(), drawn.get_ydata().tolist()) == (x.tolist(), y.tolist())
+        assert (set(limit.get_ydata()), set(at.get_xdata())) == ({1.25}, {4.0})
+        assert (axis.get_xscale(), axis.get_yscale(), axis.get_ylim()[0]) == ("log", "linear", 0.0)
+        assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "2", "8"]
+        corners = axis.collections[0].get_paths()[0].vertices
+        assert (corners[:, 1].min(), corners[:, 1].max()) == (1.0, 3.5)
 
 
 def test_charts_side_by_side_have_one_legend_where_their_names_are_the_same():

@@ -76,9 +76,10 @@ def test_matplotlib_draws_the_description(found):
     assert len(bands) == sum(bool(curve.outline) for curve in chart.series) == 2
 
 
-def test_ticks_are_spoken_numbers_and_the_whole_picture_is_shown(found):
+@pytest.mark.parametrize("slim", [False, True])
+def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(found, slim):
     for column in Y_TITLES:
-        figure = lines_figure(found.chart(column))
+        figure = lines_figure(found.chart(column), slim=slim)
         render(figure, ".svg")
         axis = figure.axes[0]
         ticks = [each.get_text() for each in (*axis.get_xticklabels(), *axis.get_yticklabels())]
@@ -87,6 +88,7 @@ def test_ticks_are_spoken_numbers_and_the_whole_picture_is_shown(found):
         box, across = figure.get_tightbbox(), figure.get_size_inches()[0]
         assert box.x0 > -0.1
         assert box.x1 < across + 0.1
+        assert (across < 5) == slim
 
 
 def test_a_card_without_a_value_is_named_and_not_drawn_and_another_axis_is_one_error(found):

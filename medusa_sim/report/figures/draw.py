@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,10 +31,16 @@ if TYPE_CHECKING:
 
 
 _MOST_CELL_TEXTS = 400
+_SMALLEST_TEXT = 5.5
 _CROSSING = "#c2185b"
 Look = dict[str, Any]
 _OUTSIDE: Look = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "fontsize": 8}
 """Where a legend covers nothing."""
+_BELOW: Look = {"loc": "lower left", "fontsize": 8}
+_SLIM = 4.3
+"""Inches across of a figure for a phone, whose text is read at the width of its page."""
+_SLIM_LETTERS = 42
+"""Of a title and of an axis on it."""
 _NAME_LETTERS = 60
 """Of a name in a legend or beside a bar."""
 _THOUSAND = 1e3
@@ -44,17 +51,22 @@ def lines_figure(
     columns: int = 1,
     height: float | None = None,
     title: str = "",
+    slim: bool = False,
 ) -> Figure:
     """Charts beside and below each other, with one legend where all have the same names.
 
     height: in inches, of the whole figure; as its rows need where none is given.
+    slim: for a phone, below each other with the legend under them.
     """
     rows = -(-len(charts) // columns)
     width = 8.2 if columns == 1 else 2.5 + 5.0 * columns
     height = 1.0 + 3.6 * rows if height is None else height
+    if slim:
+        entries = max(len(chart.legend_names) for chart in charts)
+        columns, rows, width, height = 1, len(charts), _SLIM, 3.2 * len(charts) + 0.17 * entries + 0.3
     with drawing(width, height, columns=columns, rows=rows) as (figure, axes):
         for axis, chart in zip(axes, charts, strict=False):
-            _lines(axis, chart)
+            _lines(axis, chart, slim=slim)
         for axis in axes[len(charts) :]:
             axis.set_visible(False)
         same = all(chart.legend_names == charts[0].legend_names for chart in charts)
@@ -62,8 +74,9 @@ def lines_figure(
         for place, chart in enumerate(charts):
             if chart.legend_names and (not same or place == last):
                 handles = [_handle(chart, name) for name in chart.legend_names]
-                where = _OUTSIDE if same else {"fontsize": 7}
-                axes[place].legend(
+                where: Look = {"fontsize": 7} if not same else _BELOW if slim else _OUTSIDE
+                on = figure if same and slim else axes[place]
+                on.legend(
                     handles,
                     [for_figure(name, _NAME_LETTERS) for name in chart.legend_names],
                     title=for_figure(chart.legend) or None,
@@ -74,11 +87,11 @@ def lines_figure(
     return figure
 
 
-def _lines(axis: Axes, chart: LineChart) -> None:
+def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
     for side, scale in (("x", chart.x), ("y", chart.y)):
         if scale.base:
             axis.set(**{f"{side}scale": "log"})
-        axis.set(**{f"{side}label": for_figure(scale.title)})
+        axis.set(**{f"{side}label": _folded(scale.title, slim)})
     for series in chart.series:
         if series.low is not None and series.high is not None:
             axis.fill_between(series.x, series.low, series.high, color=series.colour, alpha=0.10, linewidth=0)
@@ -102,7 +115,11 @@ def _lines(axis: Axes, chart: LineChart) -> None:
         _set_ticks(ruler, ticks, is_log=bool(scale.base))
     if chart.y.zero:
         axis.set_ylim(bottom=0.0)
-    axis.set_title(for_figure(chart.title))
+    axis.set_title(_folded(chart.title, slim))
+
+
+def _folded(text: str, slim: bool, letters: int = _SLIM_LETTERS) -> str:
+    return fill(for_figure(text), letters) if slim else for_figure(text)
 
 
 def _set_ticks(ruler: Ruler, ticks: Sequence[float], *, is_log: bool) -> None:
@@ -150,12 +167,13 @@ def _handle(chart: LineChart, name: str) -> Line2D:
     return Line2D([], [], **drawn)
 
 
-def bars_figure(chart: BarChart) -> Figure:
-    """Stacked bars below each other, a group's bars together."""
+def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
+    """Stacked bars below each other, a group's bars together; slim: for a phone."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
-    with drawing(8.2, 1.3 + 0.2 * len(chart.bars)) as (figure, axes):
+    width, height = (_SLIM, 2.2) if slim else (8.2, 1.3)
+    with drawing(width, height + 0.2 * len(chart.bars)) as (figure, axes):
         axis = axes[0]
         places, names = list[float](), list[str]()
         for bar, before in zip(chart.bars, (None, *chart.bars), strict=False):
@@ -183,14 +201,20 @@ def bars_figure(chart: BarChart) -> Figure:
         axis.set(xlim=(0.0, 1.08 * ends.max()), ylim=(places[-1] + above, -above))
         axis.tick_params(axis="y", length=0)
         axis.grid(visible=False, axis="y")
-        axis.set(xlabel=for_figure(chart.value), ylabel=for_figure(chart.names))
-        axis.set_title(for_figure(chart.title))
-        axis.legend(**_OUTSIDE)
+        axis.set(xlabel=for_figure(chart.value), ylabel=_folded(chart.names, slim))
+        axis.set_title(_folded(chart.title, slim, 32))  # names of bars take a quarter
+        if slim:
+            figure.legend(ncols=2, **_BELOW)
+        else:
+            axis.legend(**_OUTSIDE)
     return figure
 
 
-def map_figure(chart: HeatMap) -> Figure:
-    """Cells with their speedup; the marked ones are framed, a line where speculation begins to lose."""
+def map_figure(chart: HeatMap, *, slim: bool = False) -> Figure:
+    """Cells with their speedup; the marked ones are framed, a line where speculation begins to lose.
+
+    slim: for a phone, the scale below.
+    """
     from matplotlib.cm import ScalarMappable
     from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.colors import LinearSegmentedColormap, LogNorm, to_rgb
@@ -198,7 +222,9 @@ def map_figure(chart: HeatMap) -> Figure:
     across = {batch: place for place, batch in enumerate(chart.batches)}
     down = {count: place for place, count in enumerate(chart.counts)}
     size = max(4.5, min(0.6 * len(across) + 2.2, 11.0)), max(2.6, min(0.3 * len(down) + 1.5, 11.0))
-    with_texts = len(chart.cells) <= _MOST_CELL_TEXTS
+    size = (_SLIM, size[1] + 0.7) if slim else size
+    letters = min(7.5, 200.0 / len(across)) if slim else 7.5  # points: four of them in a cell
+    with_texts = len(chart.cells) <= _MOST_CELL_TEXTS and letters >= _SMALLEST_TEXT
     with drawing(*size) as (figure, axes):
         axis = axes[0]
         colours = np.ones((len(down), len(across), 3))
@@ -209,7 +235,7 @@ def map_figure(chart: HeatMap) -> Figure:
             if with_texts:
                 ink = cell.ink if cell.fits else INK
                 where: Look = {"ha": "center", "va": "center", "in_layout": False}
-                axis.text(x, y, cell.text, fontsize=7.5, color=ink, **where)
+                axis.text(x, y, cell.text, fontsize=letters, color=ink, **where)
         axis.imshow(colours, aspect="auto")
         best = [cell for cell in chart.cells if cell.is_best]
         centres = np.asarray([(across[cell.batch], down[cell.count]) for cell in best]).reshape(-1, 1, 2)
@@ -227,11 +253,11 @@ def map_figure(chart: HeatMap) -> Figure:
         scale = LinearSegmentedColormap.from_list("map", list(zip(stops, MAP_COLOURS, strict=True)))
         bar = figure.colorbar(
             ScalarMappable(LogNorm(MAP_STOPS[0], MAP_STOPS[-1]), scale), ax=axis, label=chart.value,
-            fraction=0.04, pad=0.02, location="right",
+            fraction=0.04, pad=0.02, location="bottom" if slim else "right",
         )  # fmt: skip
         bar.set_ticks(list(MAP_TICKS), labels=[f"{tick:.1f}" for tick in MAP_TICKS])
         bar.ax.minorticks_off()
-        axis.set_title(for_figure(chart.title), pad=32)
+        axis.set_title(_folded(chart.title, slim), pad=32)
     return figure
 
 
@@ -274,5 +300,8 @@ def drawing(
         figure = Figure(figsize=(width, height))
         axes = figure.subplots(rows, columns, squeeze=False)
         yield figure, [axis for line in axes for axis in line]
-        # an engine that the figure kept would have it drawn once more for each file
-        TightLayoutEngine(pad=0.5).execute(figure)
+        bottom = max((legend.get_window_extent().ymax for legend in figure.legends), default=0.0)
+        # an engine that the figure kept would have it drawn once more for each file, and one of the whole
+        # figure (a rect) measures everything twice
+        rect: Any = (0.0, bottom / figure.bbox.height, 1.0, 1.0) if bottom else None
+        TightLayoutEngine(pad=0.5, rect=rect).execute(figure)
