@@ -26,8 +26,10 @@ OTHERS = {
     "make validate-local": _OURS,
     "medusa-sim validate decoder": CLONE,
     "medusa-sim validate served": "your own file",
-    "medusa-sim validate trees": source_of("acceptance/spechub_runs_7b.csv"),
     "medusa-sim reproduce": f"{CLONE}: tables of the papers, and figures read off",
+    "python -m pytest tests/acceptance/test_acceptance_published.py": source_of(
+        "acceptance/spechub_runs_7b.csv"
+    ),
     "python -m pytest tests/latency/test_latent.py": source_of("engines/verify_attention_kernels.csv"),
     "python -m pytest tests/lab/validate/test_engines_published.py": source_of(
         "engines/vllm028_forward_steps.csv"

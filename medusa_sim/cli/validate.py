@@ -1,4 +1,4 @@
-"""`medusa-sim validate`: predicted against measured operators, trees and throughput curves.
+"""`medusa-sim validate`: predicted against measured operators, servers and whole steps.
 
 `validate decoder` prints steps and speedups against the decoder, and the best counts.
 """
@@ -36,13 +36,12 @@ _FAIL_ABOVE = click.option(
     epilog=examples(
         "medusa-sim validate rows rows.parquet --gpu h100-sxm --cache as-measured",
         "medusa-sim validate rows gemm.csv attention.csv --gpu a40 --fail-above 10",
-        "medusa-sim validate trees --tree-runs runs.csv --child-vectors vectors.csv",
         "medusa-sim validate served my-server.csv --fail-above 15",
         "medusa-sim validate decoder out/steps --gpu my-cpu --kernels torch --fail-above 10",
     )
 )
 def validate() -> None:
-    """Errors of predictions: times of operators, tokens per step, published curves, servers, whole steps."""
+    """Errors of predictions: times of operators, servers, whole steps of the decoder."""
 
 
 @take.command(name="rows", into=validate)
@@ -125,57 +124,6 @@ def _rows(
     if fail_above is not None:
         worst = max((score for _, score in judged if score.size == "all"), key=lambda score: score.mean)
         _check_mean(f"{worst.op} {worst.dtype}", worst.mean, fail_above, f" (worst row: {worst.worst_at})")
-
-
-@take.command(name="trees", into=validate)
-@click.option(
-    "--tree-runs",
-    type=take.FILE,
-    required=True,
-    help="CSV of runs with k-ary or optimised trees and their tokens per step.",
-)
-@click.option(
-    "--child-vectors",
-    type=take.FILE,
-    required=True,
-    help="CSV of the probabilities that the k-th child is accepted; they predict --tree-runs.",
-)
-@_FAIL_ABOVE
-@take.output
-def _trees(*, tree_runs: Path, child_vectors: Path, fail_above: float | None, output: Output) -> None:
-    """Errors of predicted tokens per step of trees: every run in files, mean errors by kind at a terminal."""
-    from medusa_sim.lab.validate.tree_runs import error_summary, tree_comparison
-
-    comparison = tree_comparison(child_vectors, tree_runs)
-    summary = error_summary(comparison)
-    if output.form == "table":
-        from medusa_sim.lab.validate.score_tables import tree_table
-
-        output.text(output.drawn(tree_table(summary, comparison)))
-    else:
-        output.rows(comparison, "validate-trees", summary=summary)
-    left_out = comparison[comparison["left_out"] != ""]["left_out"].value_counts()
-    for reason, count in left_out.items():
-        say(f"left out: {count} runs, {reason}")
-    _check_mean("tokens per step of trees", summary["all"]["mean_absolute"], fail_above)
-
-
-@take.command(name="curves", into=validate)
-@click.argument("file", type=take.FILE)
-@_FAIL_ABOVE
-@take.output
-@take.data_dir
-def _curves(*, file: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
-    """Published throughput ratios by batch (CSV), and what an engine must add to a step to explain them."""
-    from medusa_sim.lab.validate.batch_curves import batch_curves
-
-    curves = batch_curves(file, data_dir=data_dir)
-    output.rows(curves, "validate-batch-curves")
-    say(
-        "the prediction has kernels alone: engine_us is what scheduling, sampling and other work of the "
-        "engine must add to each step for the published ratio (and holds any error of the acceptance)"
-    )
-    _check_mean("throughput ratio by batch", float(curves["error"].abs().mean()), fail_above)
 
 
 @take.command(name="served", into=validate)

@@ -6,11 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from asking import answered, document, frame, run
-from click.testing import CliRunner, Result
 
-from medusa_sim.cli.validate import validate
 from medusa_sim.engines.runtime import load_runtime
-from medusa_sim.errors import ThresholdError
 from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.models.named import model_names
 
@@ -159,58 +156,6 @@ def test_calibrate_writes_what_time_then_uses(tmp_path):
     assert error == pytest.approx(fit["fit_error"][0], abs=1e-3)
     shown = run("specs", "a40", "--with-kernels", "--data-dir", str(folder), "--format", "csv").stdout
     assert "made up" in shown
-
-
-VECTORS = "name,child,prob\n" + "".join(
-    f"llama-68m-7b-chat-T0.6-P1-cnn,{child},{prob}\n" for child, prob in ((1, 0.5), (2, 0.1), ("none", 0.4))
-)
-RUNS = (
-    "log,algorithm,draft,dataset,growmap,T,tokens_per_step\n"
-    "a.txt,SpecHub,llama-68m,cnn,2^3,0.6,1.96\n"  # 1 + 0.6 + 0.36: as independence predicts
-    "a.txt,SpecHub,llama-68m,cnn,2^2,0.6,2.0\n"  # predicted 1.6: 20 % low
-)
-CURVES = (
-    "setup,method,batch_or_concurrency,throughput_ratio_vs_no_spec\n"
-    "SGLang H100 chain3,EAGLE-3,2,1.8\nSGLang H100 chain3,EAGLE-3,64,1.4\n"
-)
-
-
-def called(*arguments: str) -> Result:
-    return CliRunner().invoke(validate, list(arguments))
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    written = {}
-    for name, text in (("vectors", VECTORS), ("runs", RUNS), ("curves", CURVES)):
-        (tmp_path / f"{name}.csv").write_text(text)
-        written[name] = str(tmp_path / f"{name}.csv")
-    return written
-
-
-def test_trees_are_scored_from_child_vectors(files):
-    given = ("validate", "trees", "--tree-runs", files["runs"], "--child-vectors", files["vectors"])
-    rows = {row["growmap"]: row for row in document(*given)["rows"]}
-    assert rows["2^3"]["error"] == pytest.approx(0.0, abs=1e-12)
-    assert rows["2^2"]["error"] == pytest.approx(-0.2, rel=1e-12)
-    table = answered(*given)
-    assert "worst run" in table.stdout
-    assert "20.0 %" in table.stdout
-
-
-def test_curves_say_what_the_engine_must_add(files):
-    rows = document("validate", "curves", files["curves"])["rows"]
-    assert [row["batch"] for row in rows] == [2, 64]
-    for row in rows:
-        step_us = row["verify_us"] + row["draft_us"] + row["engine_us"]
-        explained = row["tokens_per_step"] * row["decode_step_us"] / step_us
-        assert explained == pytest.approx(row["published_speedup"], rel=1e-9)
-
-
-def test_a_missed_threshold_is_told_apart(files):
-    arguments = ("trees", "--tree-runs", files["runs"], "--child-vectors", files["vectors"], "--fail-above")
-    assert called(*arguments, "15").exit_code == 0
-    assert isinstance(called(*arguments, "5").exception, ThresholdError)
 
 
 def test_the_overview_names_everything_with_its_source():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from medusa_sim.lab.validate.comparison import ALLOWANCE, CountChoice, Deviation
@@ -38,28 +38,6 @@ def score_table(scores: Sequence[Score], file: str) -> TextTable:
     return TextTable.by_column(
         columns, words=words, title=title, expendable=("T(m)/T(1)", "median", "bias", "dtype")
     )
-
-
-def tree_table(summary: Mapping[str, Mapping[str, float]], comparison: pd.DataFrame) -> TextTable:
-    """Tokens per step of trees, one line a kind: signed, absolute and worst error, and the worst run."""
-    kept = comparison[comparison["left_out"] == ""]
-
-    def worst_run(kind: str) -> str:
-        of_kind = kept if kind == "all" else kept[kept["kind"] == kind]
-        worst = of_kind.to_dict("records")[int(of_kind["error"].abs().to_numpy().argmax())]
-        run = f"{worst['draft']}, {worst['growmap']}, T {worst['temperature']:g}"
-        return f"{run}: {worst['predicted']:.3f} for {worst['measured']:.3f}"
-
-    columns: dict[str, list[str]] = {
-        "trees": list(summary),
-        "runs": [f"{summary[kind]['runs']:.0f}" for kind in summary],
-        "signed mean": [f"{100.0 * summary[kind]['signed_mean']:+.1f} %" for kind in summary],
-        "mean": [percent(summary[kind]["mean_absolute"]) for kind in summary],
-        "worst": [percent(summary[kind]["worst"]) for kind in summary],
-        "worst run": [worst_run(kind) for kind in summary],
-    }
-    title = "error of the predicted tokens per step"
-    return TextTable.by_column(columns, words=("trees", "worst run"), title=title)
 
 
 def served_sentence(runs: pd.DataFrame) -> str:

@@ -14,14 +14,12 @@ from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.measure.cells import RunRow, StepRow
 from medusa_sim.lab.measure.disagreement import halves_differ, speedups_differ
 from medusa_sim.lab.measure.predicted_step import Gaps, decoder_step, fitted_gaps
-from medusa_sim.lab.validate import batch_curves as curves
-from medusa_sim.lab.validate.batch_curves import batch_curves
 from medusa_sim.lab.validate.comparison import ALLOWANCE, choice_of, comparison, disagreement
 from medusa_sim.lab.validate.generations import _cells as run_cells
 from medusa_sim.lab.validate.generations import _comparisons as run_comparisons
 from medusa_sim.lab.validate.operators import Score, _kv_ranges, _m_ranges, _score, _token_ranges
 from medusa_sim.lab.validate.regrets import regrets
-from medusa_sim.lab.validate.score_tables import score_table, served_table, tree_table
+from medusa_sim.lab.validate.score_tables import score_table, served_table
 from medusa_sim.lab.validate.served import _setup, scenario_of
 from medusa_sim.lab.validate.step_scores import (
     StepCell,
@@ -30,15 +28,11 @@ from medusa_sim.lab.validate.step_scores import (
     step_choices,
     step_comparisons,
 )
-from medusa_sim.lab.validate.tree_runs import child_vectors, error_summary, tree_comparison
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.models.named import load_model
 from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.gemm import Gemm
 from medusa_sim.scenario.acceptance import constant_rate
-from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.drafting import drafting_times
-from medusa_sim.step.step import decode_step, verification_step
 
 GPU = load_gpu("h100-sxm")
 
@@ -296,107 +290,6 @@ def test_a_run_with_drafts_is_priced_at_the_acceptance_that_it_had():
     fewer = scenario_of({**run_, "drafter": "eagle3", "drafts": 2.4, "acceptance_length": 3.2})
     assert (fewer.profile.name, fewer.depth) == ("3.2@3", 3)
     assert scenario_of(run_).drafting.method == "ngram"
-
-
-def test_a_published_curve_is_tokens_a_step_times_the_plain_step_over_the_round(tmp_path):
-    """And what an engine must add for the published ratio, beside ratios to the smallest batch."""
-    path = tmp_path / "curve.csv"
-    path.write_text(
-        "setup,method,batch_or_concurrency,throughput_ratio_vs_no_spec\n"
-        "A100 chain2,EAGLE-3,16,1.2\nA100 chain2,EAGLE-3,1,1.5\n"
-    )
-    found = batch_curves(path, "roofline")
-    assert found["batch"].tolist() == [1, 16]
-    round_us = (found["verify_us"] + found["draft_us"]).to_numpy()
-    plain_us, tokens = found["decode_step_us"].to_numpy(), found["tokens_per_step"].to_numpy()
-    predicted, published = tokens * plain_us / round_us, np.array([1.5, 1.2])
-    assert found["predicted_speedup"].to_numpy() == pytest.approx(predicted)
-    assert found["error"].to_numpy() == pytest.approx(predicted / published - 1)
-    assert found["engine_us"].to_numpy() == pytest.approx(tokens * plain_us / published - round_us)
-    assert found["engine_share"].to_numpy() == pytest.approx(1 - published / predicted)
-    assert found["relative_error"].to_numpy() == pytest.approx(
-        [0.0, predicted[1] / predicted[0] / (1.2 / 1.5) - 1]
-    )
-
-
-def test_a_published_chain_is_verified_with_its_root_and_drafted_once_a_draft(tmp_path):
-    path = tmp_path / "curve.csv"
-    path.write_text(
-        "setup,method,batch_or_concurrency,throughput_ratio_vs_no_spec\nA100 chain2,EAGLE-3,4,1.5\n"
-    )
-    found = batch_curves(path, "roofline").iloc[0]
-    scenario = Scenario(
-        gpu="a100-80gb-sxm", model=curves.MODEL, runtime=curves.KERNELS_ALONE, latency="roofline",
-        kernels=curves.KERNELS,
-    )  # fmt: skip
-    drafter = curves.METHODS["EAGLE-3"].drafter(depth=2, draft_vocab=32_000)
-    setting = replace(scenario.setting, drafter=drafter, compacted_drafts=2)
-    steps = {
-        "decode_step_us": [decode_step(setting, 4, curves.CONTEXT)],
-        "verify_us": [verification_step(setting, 4, curves.CONTEXT, 3)],
-        "draft_us": drafting_times(setting, 4, curves.CONTEXT, 3),
-    }
-    for name, parts in steps.items():
-        assert found[name] == pytest.approx(sum(float(part.time_us) for part in parts))
-
-
-def test_acceptance_of_children_is_the_mean_of_both_spellings_of_a_temperature(tmp_path):
-    table = tmp_path / "vectors.csv"
-    table.write_text(
-        "name,child,prob\n"
-        "SpecTree-llama-68m-7b-chat-T0.6-P1-cnn,1,0.2\nSpecTree-llama-68m-7b-chat-T0.6-P1-cnn,0,0.6\n"
-        "SpecTree-llama-68m-7b-chat-T06-P1-cnn,0,0.8\nSpecTree-llama-68m-7b-chat-T06-P1-cnn,1,0.1\n"
-        "SpecTree-llama-68m-7b-chat-T06-P1-cnn,none,0.1\nother,0,0.9\n"
-    )
-    (found,) = child_vectors(table).items()
-    assert found[0] == ("SpecTree-", "llama-68m", 0.6)
-    assert found[1] == pytest.approx([0.7, 0.15])
-
-
-@pytest.mark.parametrize(
-    "columns", ["name,child,prob,more", "prob,child,name", "child,name,prob", "name,prob"]
-)
-def test_a_table_of_children_has_a_name_a_child_and_its_chance(tmp_path, columns):
-    table = tmp_path / "vectors.csv"
-    table.write_text(f"{columns}\n{','.join('1' for _ in columns.split(','))}\n")
-    with pytest.raises(DataError, match="expected name, child index, prob"):
-        child_vectors(table)
-
-
-def test_tokens_of_a_run_follow_from_its_children_and_its_tree(tmp_path):
-    """Children of 0.6 and 0.2, two levels of two: 1 + 0.8 + 0.8^2. Four nodes of 0.5 and 0.1: a chain.
-
-    A run that comes again, and those of a log with wrong labels, are left out.
-    """
-    vectors, runs = tmp_path / "vectors.csv", tmp_path / "runs.csv"
-    spec, shared = "SpecInferTree-llama-68m-7b-chat-T06-P1-cnn", "llama-68m-7b-chat-T06-P1-cnn"
-    vectors.write_text(
-        f"name,child,prob\n{spec},0,0.6\n{spec},1,0.2\n{shared},0,0.5\n{shared},1,0.1\n", encoding="utf-8"
-    )
-    head, own = (
-        "log,algorithm,draft,dataset,growmap,T,tokens_per_step",
-        "RRS_with_replacement(test_specinfer)",
-    )
-    lines = [
-        f"a,{own},llama-68m,cnn,2^3,0.6,2.0", f"b,{own},llama-68m,cnn,2^3,0.6,2.0",
-        f"binary_trees_log_T06.txt,{own},llama-68m,cnn,2^2,0.6,1.8", f"a,{own},llama-68m,owt,2^3,0.6,2.0",
-        "a,SpecHub,llama-68m,cnn,T0.6-P1-cnn-4,0.6,2.0",
-    ]  # fmt: skip
-    runs.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
-    found = tree_comparison(vectors, runs)
-    assert found["predicted"].tolist() == pytest.approx([2.44, 2.44, 1.8, 1.875])
-    assert found["candidates"].tolist() == [7, 7, 3, 4]
-    assert found["kind"].tolist() == ["k-ary"] * 3 + ["optimised"]
-    assert found["error"].tolist() == pytest.approx([0.22, 0.22, 0.0, -0.0625])
-    assert [bool(reason) for reason in found["left_out"]] == [False, True, True, False]
-    told = error_summary(found)
-    expected = {"runs": 2, "signed_mean": 0.07875, "mean_absolute": 0.14125, "worst": 0.22}
-    assert told["all"] == pytest.approx(expected)
-    numbers = [row[1:5] for row in tree_table(told, found).rows]
-    assert numbers == [
-        ("2", "+7.9 %", "14.1 %", "22.0 %"), ("1", "+22.0 %", "22.0 %", "22.0 %"),
-        ("1", "-6.2 %", "6.2 %", "6.2 %"),
-    ]  # fmt: skip
 
 
 def test_errors_of_operators_are_shown_in_per_cent():
