@@ -76,26 +76,19 @@ def value_at(part: Any, place: str) -> Any:
     return part
 
 
-def with_values(part: Parameters, values: Mapping[str, object]) -> Parameters:
-    """The struct with these values, by place."""
-    own = {place: value for place, value in values.items() if "." not in place}
+def with_values(part: Any, values: Mapping[str, object]) -> Any:
+    """The struct, or list of structs, with these values, by place."""
     inner: dict[str, dict[str, object]] = {}
     for place, value in values.items():
-        name, dot, rest = place.partition(".")
-        if dot:
-            inner.setdefault(name, {})[rest] = value
-    for name, below in inner.items():
-        held = getattr(part, name)
-        own[name] = _tuple_with(held, below) if isinstance(held, tuple) else with_values(held, below)
-    return replace(part, **own)
-
-
-def _tuple_with(parts: tuple[Any, ...], values: Mapping[str, object]) -> tuple[Any, ...]:
-    below: list[dict[str, object]] = [{} for _ in parts]
-    for place, value in values.items():
-        number, _, rest = place.partition(".")
-        below[int(number)][rest] = value
-    return tuple(with_values(part, each) for part, each in zip(parts, below, strict=True))
+        name, _, rest = place.partition(".")
+        inner.setdefault(name, {})[rest] = value
+    changed = {
+        name: below[""] if "" in below else with_values(value_at(part, name), below)
+        for name, below in inner.items()
+    }
+    if isinstance(part, tuple):
+        return tuple(changed.get(str(place), each) for place, each in enumerate(part))
+    return replace(part, **changed)
 
 
 def least_squares(
@@ -110,7 +103,8 @@ def least_squares(
     """
 
     def replaced(values: Sequence[float]) -> Parameters:
-        return with_values(kernel, dict(zip(limits, values, strict=True)))
+        made: Parameters = with_values(kernel, dict(zip(limits, values, strict=True)))
+        return made
 
     def errors(values: Sequence[float]) -> FloatArray:
         return log_errors(replaced(values))

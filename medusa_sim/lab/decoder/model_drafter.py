@@ -22,18 +22,22 @@ from medusa_sim.lab.decoder.generation import Generation
 from medusa_sim.lab.decoder.model import Llama
 
 
-class CachedDraft:
-    """A draft model with its own cache, always in step with the target's.
+class ModelDrafter(Drafter):
+    """Drafts with a smaller model at a temperature, whose own cache is always in step with the target's.
 
     The last level of a tree is drafted but never run. If it is accepted, its token is missing from
     the draft's cache and goes in with the next root.
     """
 
-    def __init__(self, model: Llama) -> None:
-        self.model = model
+    _tokens: Tensor
+    """(batch, n) of the last trees."""
 
-    def begin(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
-        """Runs the prompts."""
+    def __init__(self, model: Llama, nodes: int, temperature: float) -> None:
+        self.model, self.nodes, self.temperature = model, nodes, temperature
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
+        """Runs the prompts through the draft model."""
+        self.draws = draws
         self.cache = self.model.new_cache(batch=len(prompts), capacity=capacity + 1)
         prefill(self.model, self.cache, prompts)
         self.missing = [0] * len(prompts)
@@ -64,32 +68,14 @@ class CachedDraft:
         self.fed += tokens.shape[1]
         return self.model.logits(hidden)
 
-    def commit(self, tokens: Tensor, paths: Sequence[Sequence[int]]) -> None:
-        """Keeps the accepted rows it has; tokens: (batch, n) of the tree, paths: see `KVCache.keep`."""
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keeps the accepted rows that the draft model's cache has (see `KVCache.keep`)."""
         kept = [[node for node in path if node < self.fed] for path in paths]
         self.cache.keep(kept)
         lost = [path[len(has)] if len(path) > len(has) else 0 for path, has in zip(paths, kept, strict=True)]
         self.missing = [int(node > 0) for node in lost]
-        self.missing_tokens = torch.gather(tokens, 1, torch.tensor(lost, device=tokens.device)[:, None])[:, 0]
-
-
-class ModelDrafter(Drafter):
-    """Drafts with a smaller model at a temperature, whose cache follows the accepted text."""
-
-    _tokens: Tensor
-    """(batch, n) of the last trees."""
-
-    def __init__(self, model: Llama, nodes: int, temperature: float) -> None:
-        self.draft_model, self.nodes, self.temperature = CachedDraft(model), nodes, temperature
-
-    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
-        """Runs the prompts through the draft model."""
-        self.draws = draws
-        self.draft_model.begin(prompts, capacity)
-
-    def commit(self, paths: Sequence[Sequence[int]]) -> None:
-        """Brings the draft model's cache up to the accepted text."""
-        self.draft_model.commit(self._tokens, paths)
+        places = torch.tensor(lost, device=self._tokens.device)[:, None]
+        self.missing_tokens = torch.gather(self._tokens, 1, places)[:, 0]
 
 
 class TreeDrafter(ModelDrafter):
@@ -117,14 +103,12 @@ class TreeDrafter(ModelDrafter):
         levels = [roots[:, None]]
         used = [torch.ones_like(levels[0], dtype=torch.bool)]
         distributions = []
-        logits = self.draft_model.root_logits(roots)
+        logits = self.root_logits(roots)
         for depth, count in enumerate(self.branching):
             if depth:
-                start = self.draft_model.fed
+                start = self.fed
                 end = start + levels[-1].shape[1]
-                logits = self.draft_model.level_logits(
-                    levels[-1], self.mask[start:end, :end], self.depths[:end]
-                )
+                logits = self.level_logits(levels[-1], self.mask[start:end, :end], self.depths[:end])
             drawn_from = distribution(logits, self.temperature) if self.temperature else None
             children = self._children(logits, drawn_from, count)  # (batch, m, count)
             is_used = (children >= 0) & used[-1][..., None]
@@ -185,12 +169,12 @@ class BeamDrafter(ModelDrafter):
         log_p = torch.zeros(batch, 1, dtype=torch.float64)
         keys = torch.zeros(batch, 1, dtype=torch.float64)
         distributions: list[Tensor | None] = []
-        logits = self.draft_model.root_logits(roots)
+        logits = self.root_logits(roots)
         for level in range(self.depth):
             first = tokens.shape[1] - keys.shape[1]
             if level:
                 draft = draft_of(tokens, parents)
-                logits = self.draft_model.level_logits(tokens[:, first:], draft.mask[:, first:], draft.depths)
+                logits = self.level_logits(tokens[:, first:], draft.mask[:, first:], draft.depths)
             # At temperature 0 this is plain beam search on the draft's own distribution.
             drawn_from = distribution(logits, self.temperature or 1.0)
             distributions.append(drawn_from if self.temperature else None)

@@ -7,9 +7,10 @@ three passes over it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from medusa_sim.engines.runtime import Runtime
 from medusa_sim.latency.model import LatencyModel
@@ -93,10 +94,31 @@ class Gaps:
         return self.plain_us if candidates == 1 else self.speculative_us
 
 
-def fitted_gaps(missing_us: Sequence[float]) -> Gaps:
-    """Gaps that leave no error at the cells they are fitted to, and 0 where kernels alone take longer.
+class Place(NamedTuple):
+    """Where a step was measured: `decoder_step` takes these as they stand."""
 
-    missing_us: what kernels lack there of a plain step, and of a speculative one where one was measured.
+    batch: int
+    seq_len: int
+    candidates: int
+    depth: int
+
+
+class PredictedSteps(NamedTuple):
+    """Steps by place, us, with the gaps among them and the places that these were fitted to."""
+
+    step_us: dict[Place, float]
+    gaps: Gaps
+    fitted_to: list[Place]
+
+
+def predicted_steps(kernels_us: Mapping[Place, float], measured_us: Mapping[Place, float]) -> PredictedSteps:
+    """Kernels and gaps, which leave no error at the first plain and the first speculative step.
+
+    A gap is 0 where kernels alone take longer.
     """
-    plain, *speculative = (max(0.0, us) for us in missing_us)
-    return Gaps(plain_us=plain, speculative_us=speculative[0] if speculative else plain)
+    kinds = ([place for place in kernels_us if (place.candidates > 1) == drafts] for drafts in (False, True))
+    fitted_to = [places[0] for places in kinds if places]
+    plain, *speculative = (max(0.0, measured_us[place] - kernels_us[place]) for place in fitted_to)
+    gaps = Gaps(plain_us=plain, speculative_us=speculative[0] if speculative else plain)
+    step_us = {place: us + gaps.step_us(place.candidates) for place, us in kernels_us.items()}
+    return PredictedSteps(step_us, gaps, fitted_to)

@@ -20,7 +20,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.measure.cells import RunRow, read_runs
-from medusa_sim.lab.measure.predicted_step import decoder_model, decoder_step, fitted_gaps
+from medusa_sim.lab.measure.predicted_step import Place, decoder_model, decoder_step, predicted_steps
 from medusa_sim.lab.validate.comparison import (
     Cell,
     CountChoice,
@@ -83,10 +83,7 @@ def validate_runs(
             raise DataError(f"{folder}: acceptance {mine[0].acceptance} has no heads to predict trees from")
         model = decoder_model(folder, name, mine[0].dtype)
         kernels_us = {
-            (row.batch, row.candidates): float(
-                decoder_step(model, model_of, row.batch, row.seq_len, row.candidates, row.depth).device_us
-            )
-            for row in mine
+            place: float(decoder_step(model, model_of, *place).device_us) for place in _passes(mine)
         }
         cells += _cells(mine, kernels_us, heads)
     return RunsValidation(
@@ -94,47 +91,49 @@ def validate_runs(
     )
 
 
-def _cells(
-    rows: Sequence[RunRow], kernels_us: dict[tuple[int, int], float], heads: HeadAccuracy
-) -> list[RunsCell]:
-    keys = sorted({(row.batch, row.candidates) for row in rows})
-    passes = {key: [row for row in rows if (row.batch, row.candidates) == key] for key in keys}
-    step_us = {key: min(row.step_us for row in group) for key, group in passes.items()}
-    plain_batches = {batch for batch, count in keys if count == 1}
-    if any(batch not in plain_batches for batch, _ in keys) or len(keys) == len(plain_batches):
+def _passes(rows: Sequence[RunRow]) -> dict[Place, list[RunRow]]:
+    """Rows by place, in ascending order."""
+    passes: dict[Place, list[RunRow]] = {}
+    for row in sorted(rows, key=lambda row: (row.batch, row.candidates)):
+        passes.setdefault(Place(row.batch, row.seq_len, row.candidates, row.depth), []).append(row)
+    return passes
+
+
+def _cells(rows: Sequence[RunRow], kernels_us: dict[Place, float], heads: HeadAccuracy) -> list[RunsCell]:
+    passes = _passes(rows)
+    plain = {place.batch: place for place in passes if place.candidates == 1}
+    if any(place.batch not in plain for place in passes) or len(passes) == len(plain):
         raise DataError(
             f"{rows[0].model}: runs of a tree, and plain ones (candidates 1) at every batch, are needed"
         )
-    fitted_to = [next(key for key in keys if (key[1] > 1) == drafts) for drafts in (False, True)]
-    gaps = fitted_gaps([step_us[key] - kernels_us[key] for key in fitted_to])
-    order = optimal_order(heads, max(count for _, count in keys))
-    predicted_us = {key: kernels_us[key] + gaps.step_us(key[1]) for key in keys}
-    group = []
-    for key in keys:
-        batch, count = key
+    step_us = {place: min(row.step_us for row in group) for place, group in passes.items()}
+    predicted = predicted_steps(kernels_us, step_us)
+    order = optimal_order(heads, max(place.candidates for place in passes))
+    cells = []
+    for place, group in passes.items():
+        base, count = plain[place.batch], place.candidates
         tokens = expected_tokens_per_step(order.tree(count), heads) if count > 1 else 1.0
-        plain = passes[batch, 1]
-        measured_tokens = float(np.mean([row.tokens_per_step for row in passes[key]]))
+        measured_tokens = float(np.mean([row.tokens_per_step for row in group]))
         speedups = tuple(
-            row.tokens_per_step * base.step_us / row.step_us
-            for row, base in zip(passes[key], plain, strict=True)
+            row.tokens_per_step * other.step_us / row.step_us
+            for row, other in zip(group, passes[base], strict=True)
         )
-        group.append(
+        cells.append(
             RunsCell(
                 model=rows[0].model,
-                batch=batch,
+                batch=place.batch,
                 candidates=count,
                 tokens_per_step=measured_tokens,
                 predicted_tokens_per_step=tokens,
-                step_us=step_us[key],
-                predicted_step_us=predicted_us[key],
-                speedup=measured_tokens * step_us[batch, 1] / step_us[key],
+                step_us=step_us[place],
+                predicted_step_us=predicted.step_us[place],
+                speedup=measured_tokens * step_us[base] / step_us[place],
                 speedups=speedups,
-                predicted_speedup=tokens * predicted_us[batch, 1] / predicted_us[key],
-                is_fitted=key in fitted_to,
+                predicted_speedup=tokens * predicted.step_us[base] / predicted.step_us[place],
+                is_fitted=place in predicted.fitted_to,
             )
         )
-    return group
+    return cells
 
 
 def _comparisons(cells: Sequence[RunsCell]) -> list[Deviation]:

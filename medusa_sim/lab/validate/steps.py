@@ -1,7 +1,7 @@
 """The simulator against the decoder: measured steps compared with predicted ones.
 
 `measure` rotates operands as a real step does, so its rows are used as measured (`cold=False`). The remainder
-are `gaps`, given or fitted to each model's first plain and first speculative step, which are then left out of
+are `gaps`, fitted to each model's first plain and first speculative step, which are then left out of
 the scores.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +20,13 @@ from medusa_sim.errors import UsageError
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.lab.measure.cells import StepMeta, StepRow, read_steps
 from medusa_sim.lab.measure.environment import differences
-from medusa_sim.lab.measure.predicted_step import Gaps, decoder_model, decoder_step, fitted_gaps
+from medusa_sim.lab.measure.predicted_step import (
+    Gaps,
+    Place,
+    decoder_model,
+    decoder_step,
+    predicted_steps,
+)
 from medusa_sim.lab.measure.spread import lower_quartile
 from medusa_sim.lab.validate.comparison import CountChoice, Deviation
 from medusa_sim.lab.validate.step_scores import StepCell, step_choices, step_comparisons
@@ -32,15 +37,6 @@ from medusa_sim.latency.measurement import META, Environment, Meta, read_meta
 from medusa_sim.latency.model import LatencyModel
 from medusa_sim.models.model import Model
 from medusa_sim.reading.documents import read_toml
-
-
-class _Place(NamedTuple):
-    """Where a step was measured: `decoder_step` takes these as they stand."""
-
-    batch: int
-    seq_len: int
-    candidates: int
-    depth: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +63,12 @@ def validate_decoder(
     kernels: str,
     latency: LatencyName,
     fallback: Fallback,
-    gaps: Gaps | None = None,
     allow_different: bool = False,
     data_dir: DataDir = None,
 ) -> DecoderValidation:
     """Predicted against measured steps of `folder` (see `medusa_sim.lab.measure.cells`).
 
-    kernels, latency, fallback: as everywhere. gaps: None fits them. Raises UsageError where the profile
+    kernels, latency, fallback: as everywhere. Raises UsageError where the profile
     of the GPU and the steps are of devices that differ in name, dtype or clocks, unless that is allowed;
     CoverageError where the kernels do not cover an operator; DataError for malformed files.
     """
@@ -87,7 +82,7 @@ def validate_decoder(
     for name in dict.fromkeys(row.model for row in rows):
         mine = [row for row in rows if row.model == name]
         model = decoder_model(folder, name, mine[0].dtype)
-        fitted[name], cells_of = _cells(model, mine, model_of, gaps)
+        fitted[name], cells_of = _cells(model, mine, model_of)
         cells += cells_of
     return DecoderValidation(
         meta=meta,
@@ -121,35 +116,26 @@ def profile_meta(name: str, data_dir: DataDir = None) -> Meta | None:
     return read_meta(folder, Meta)
 
 
-def _cells(
-    model: Model, rows: Sequence[StepRow], latency: LatencyModel, gaps: Gaps | None
-) -> tuple[Gaps, list[StepCell]]:
+def _cells(model: Model, rows: Sequence[StepRow], latency: LatencyModel) -> tuple[Gaps, list[StepCell]]:
     """Gaps, and every cell with its prediction."""
-    tokens = {_Place(row.batch, row.seq_len, row.candidates, row.depth): row.tokens_per_step for row in rows}
-    places = sorted(tokens)
-    passes = {
-        place: tuple(
-            row.time_us for row in rows if (row.batch, row.seq_len, row.candidates, row.depth) == place
-        )
-        for place in places
-    }
-    kernels_us = {place: float(decoder_step(model, latency, *place).device_us) for place in places}
-    fitted_to: list[_Place] = []
-    if gaps is None:
-        fitted_to = [place for place in places if place.candidates == 1][:1]
-        fitted_to += [place for place in places if place.candidates > 1][:1]
-        gaps = fitted_gaps([lower_quartile(passes[place]) - kernels_us[place] for place in fitted_to])
-    return gaps, [
+    passes: dict[Place, list[StepRow]] = {}
+    for row in rows:
+        passes.setdefault(Place(row.batch, row.seq_len, row.candidates, row.depth), []).append(row)
+    times_us = {place: tuple(row.time_us for row in passes[place]) for place in sorted(passes)}
+    measured_us = {place: lower_quartile(each) for place, each in times_us.items()}
+    kernels_us = {place: float(decoder_step(model, latency, *place).device_us) for place in times_us}
+    predicted = predicted_steps(kernels_us, measured_us)
+    return predicted.gaps, [
         StepCell(
             model=model.name,
             batch=place.batch,
             seq_len=place.seq_len,
             candidates=place.candidates,
-            tokens_per_step=tokens[place],
-            measured_us=lower_quartile(passes[place]),
-            passes_us=passes[place],
-            predicted_us=kernels_us[place] + gaps.step_us(place.candidates),
-            is_fitted=place in fitted_to,
+            tokens_per_step=passes[place][-1].tokens_per_step,
+            measured_us=measured_us[place],
+            passes_us=each,
+            predicted_us=predicted.step_us[place],
+            is_fitted=place in predicted.fitted_to,
         )
-        for place in places
+        for place, each in times_us.items()
     ]

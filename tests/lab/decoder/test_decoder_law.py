@@ -167,7 +167,7 @@ def test_one_step_keeps_the_joint_law_of_three_tokens_exactly(method, pair):
         drafter.begin([PROMPT[:-1]], 40, [])
 
         def emitted(draws: Enumerated) -> tuple[int, ...]:
-            drafter.draft_model.cache.lengths = torch.full((1,), len(PROMPT) - 1)
+            drafter.cache.lengths = torch.full((1,), len(PROMPT) - 1)
             drafter.draws = [draws]
             proposal = drafter.propose(torch.tensor([PROMPT[-1]]), torch.zeros(1, 1), [Generation(PROMPT)])
             states = model(proposal.tokens, cache=cache, tree_mask=proposal.mask, depths=proposal.depths)

@@ -253,11 +253,11 @@ def test_draft_cache_follows_the_accepted_text(kind):
     assert max(max(s.accepted_lengths) for s in run.sequences) >= 2
     longest = max(run.sequences, key=lambda s: s.steps)  # finished last: its cache is up to date
     b = run.sequences.index(longest)
-    cache = drafter.draft_model.cache
+    cache = drafter.cache
     text = longest.prompt + longest.token_ids
     fresh = draft.new_cache(batch=1, capacity=60)
     length = int(cache.lengths[b])
-    assert len(text) - 2 <= length + int(drafter.draft_model.missing[b]) <= len(text) - 1
+    assert len(text) - 2 <= length + int(drafter.missing[b]) <= len(text) - 1
     with torch.inference_mode():
         prefill(draft, fresh, [text[:length]])
     for mine, theirs in zip(rows_of(cache, b), rows_of(fresh, 0), strict=True):

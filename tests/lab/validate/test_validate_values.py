@@ -13,7 +13,7 @@ from medusa_sim.errors import CoverageError, DataError
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.lab.measure.cells import RunRow, StepRow
 from medusa_sim.lab.measure.disagreement import halves_differ, speedups_differ
-from medusa_sim.lab.measure.predicted_step import Gaps, decoder_step, fitted_gaps
+from medusa_sim.lab.measure.predicted_step import Gaps, Place, decoder_step, predicted_steps
 from medusa_sim.lab.validate.comparison import ALLOWANCE, choice_of, comparison, disagreement
 from medusa_sim.lab.validate.generations import _cells as run_cells
 from medusa_sim.lab.validate.generations import _comparisons as run_comparisons
@@ -121,10 +121,14 @@ def test_gains_are_known_as_far_as_halves_of_the_passes_agree():
 
 def test_gaps_are_what_the_first_steps_take_beside_their_kernels():
     """60 us of a plain step, 90 of a tree's; none where kernels alone take longer."""
-    gaps = fitted_gaps([60.0, 90.0])
-    assert (gaps.step_us(1), gaps.step_us(8)) == (60.0, 90.0)
-    assert fitted_gaps([-5.0, -1.0]) == Gaps()
-    assert fitted_gaps([60.0]).speculative_us == 60.0
+    plain, tree, wide = (Place(1, 64, count, 2) for count in (1, 8, 16))
+    kernels_us = {plain: 100.0, tree: 200.0, wide: 300.0}
+    found = predicted_steps(kernels_us, {plain: 160.0, tree: 290.0, wide: 1.0})
+    assert (found.gaps.step_us(1), found.gaps.step_us(8)) == (60.0, 90.0)
+    assert found.step_us == {plain: 160.0, tree: 290.0, wide: 390.0}
+    assert found.fitted_to == [plain, tree]
+    assert predicted_steps(kernels_us, dict.fromkeys(kernels_us, 95.0)).gaps == Gaps()
+    assert predicted_steps({plain: 100.0}, {plain: 160.0}).gaps.speculative_us == 60.0
 
 
 def test_a_verification_step_makes_its_mask_in_three_passes_over_all_keys():
@@ -162,7 +166,7 @@ def test_a_generations_speedup_is_tokens_times_the_plain_step_over_its_own():
     rows = [run(1, 100.0), run(2, 150.0, 1.5), run(4, 190.0, 2.0)]
     rows += [run(1, 110.0, repetition=1), run(2, 165.0, 1.7, repetition=1), run(4, 200.0, 2.2, repetition=1)]
     heads = constant_rate(0.5, 3).heads
-    kernels = {(1, 1): 80.0, (1, 2): 100.0, (1, 4): 130.0}
+    kernels = {Place(1, 64, count, 1): us for count, us in ((1, 80.0), (2, 100.0), (4, 130.0))}
     plain, two, four = run_cells(rows, kernels, heads)
     assert (plain.is_fitted, two.is_fitted, four.is_fitted) == (True, True, False)
     assert [each.predicted_step_us for each in (plain, two, four)] == [100.0, 150.0, 180.0]
