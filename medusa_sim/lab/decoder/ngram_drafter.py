@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.lab.decoder.arguments import Match
 from medusa_sim.lab.decoder.candidates import Draft, TreeShape
-from medusa_sim.lab.decoder.distributions import Draws
 from medusa_sim.lab.decoder.drafter import Drafter
 from medusa_sim.lab.decoder.generation import Generation
 
@@ -33,21 +31,12 @@ class NgramDrafter(Drafter):
             raise UsageError(f"match {match!r}: earliest or latest is needed")
         self.length, self.ngram_max, self.match = length, ngram_max, match
         self.tree, self.nodes = CandidateTree.chain(length), length + 1
-        self._texts: list[IntArray] = []
-        self._lengths: list[int] = []
-
-    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
-        """Copies the prompts into arrays that the texts grow in."""
-        self._texts = [np.zeros(capacity, dtype=np.int64) for _ in prompts]
-        for text, prompt in zip(self._texts, prompts, strict=True):
-            text[: len(prompt)] = prompt
-        self._lengths = [len(prompt) for prompt in prompts]
 
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
         """A chain per sequence; unused nodes where nothing was found."""
         matches = [
-            continuation(self._text(b, sequence), self.length, self.ngram_max, self.match)
-            for b, sequence in enumerate(sequences)
+            continuation(each.prompt + each.token_ids, self.length, self.ngram_max, self.match)
+            for each in sequences
         ]
         for sequence, drafts in zip(sequences, matches, strict=True):
             sequence.found_lengths.append(len(drafts))
@@ -60,19 +49,8 @@ class NgramDrafter(Drafter):
         mask = torch.from_numpy(self.tree.mask).to(device)
         return Draft(tokens=torch.cat((roots[:, None], drafted), 1), trees=trees, depths=order, mask=mask)
 
-    def _text(self, b: int, sequence: Generation) -> IntArray:
-        """Prompt and new tokens of a sequence, those copied that came since the last step."""
-        known = self._lengths[b] - len(sequence.prompt)
-        new = sequence.token_ids[known:]
-        text, length = self._texts[b], self._lengths[b]
-        text[length : length + len(new)] = new
-        self._lengths[b] += len(new)
-        return text[: self._lengths[b]]
 
-
-def continuation(
-    text: Sequence[int] | IntArray, length: int, ngram_max: int, match: Match = "earliest"
-) -> list[int]:
+def continuation(text: Sequence[int], length: int, ngram_max: int, match: Match = "earliest") -> list[int]:
     """Up to `length` tokens that followed an earlier copy of the last n tokens, largest n first."""
     tokens = np.asarray(text, dtype=np.int64)
     for size in range(min(ngram_max, len(tokens) - 1), 0, -1):

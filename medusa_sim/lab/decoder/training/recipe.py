@@ -23,15 +23,8 @@ from medusa_sim.lab.decoder.model import Llama, random_llama
 from medusa_sim.lab.decoder.tokenizer import load_tokenizer, train_tokenizer
 from medusa_sim.lab.decoder.training import corpus
 from medusa_sim.lab.decoder.training.evaluate import next_token_loss, text_counts
-from medusa_sim.lab.decoder.training.train import (
-    Batches,
-    Report,
-    Run,
-    train_backbone,
-    train_medusa_1,
-    train_medusa_2,
-)
-from medusa_sim.lab.decoder.training.trainer import TrainSettings
+from medusa_sim.lab.decoder.training.train import Batches, train_backbone, train_medusa_1, train_medusa_2
+from medusa_sim.lab.decoder.training.trainer import Report, Run, TrainSettings
 
 
 class Pace(NamedTuple):

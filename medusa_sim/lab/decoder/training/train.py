@@ -12,10 +12,9 @@ Head k of the paper (k = 1..K, index k - 1 here) predicts y_{t + k + 1} from the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +23,7 @@ from torch.nn import functional
 from medusa_sim.lab.decoder.arguments import LAMBDA_0, SCHEDULE, Schedule
 from medusa_sim.lab.decoder.heads import MedusaHeads
 from medusa_sim.lab.decoder.model import Llama
-from medusa_sim.lab.decoder.training.trainer import (
-    LossOfStep,
-    ParameterGroup,
-    Trainer,
-    TrainSettings,
-    trainable,
-)
+from medusa_sim.lab.decoder.training.trainer import Run, Trainer, TrainSettings, trainable
 
 HEAD_DECAY = 0.8
 """lambda_k = 0.8^k (Medusa paper, below eq. 1 and appendix B.2)."""
@@ -93,27 +86,10 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, tokens: Tensor, lo
 
 
 Batches: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]
-Report: TypeAlias = Callable[[int, dict[str, float]], None]
 LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 32, 16, 0.05
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 HEAD_RATE = 4.0
 """Head learning rate over the backbone's (appendix B.2)."""
-
-
-class Run(TypedDict, total=False):
-    """Where a run's state is kept and what belongs to it (`Trainer`), and who is told of it."""
-
-    state_path: Path | None
-    origin: Mapping[str, Any] | None
-    report: Report | None
-
-
-def _trained(
-    groups: Sequence[ParameterGroup], loss: LossOfStep, settings: TrainSettings, **run: Unpack[Run]
-) -> list[dict[str, float]]:
-    trainer = Trainer(groups, loss, settings, run.get("state_path"), run.get("origin"))
-    trainer.run(run.get("report"))
-    return trainer.history
 
 
 def _compiled(function: Callable[..., Tensor], *, enabled: bool) -> Callable[..., Tensor]:
@@ -130,7 +106,8 @@ def train_backbone(
         return language_model_loss(model.logits(model(tokens)), tokens, mask)
 
     loss_of = _compiled(loss, enabled=compiled)
-    history = _trained([trainable(model)], lambda step: (loss_of(*batches(step)), {}), settings, **run)
+    groups = [(trainable(model), 1.0)]
+    history = Trainer(groups, lambda step: (loss_of(*batches(step)), {}), settings, **run).run()
     model.eval().requires_grad_(requires_grad=False)
     return history
 
@@ -159,7 +136,7 @@ def train_medusa_1(
         each = losses_of(*batches(step))
         return medusa_1_loss(each), _head_parts(each)
 
-    history = _trained([trainable(heads, "heads.")], loss_of_step, settings, **run)
+    history = Trainer([(trainable(heads, "heads."), 1.0)], loss_of_step, settings, **run).run()
     heads.eval().requires_grad_(requires_grad=False)
     return history
 
@@ -209,8 +186,8 @@ def train_medusa_2(
         parts = {"lm_loss": float(each[0].detach())} | _head_parts(each[1:])
         return each[0] + weight * medusa_1_loss(each[1:]), parts
 
-    groups = [trainable(model, "model."), trainable(heads, "heads.", HEAD_RATE)]
-    history = _trained(groups, loss_of_step, settings, **run)
+    groups = [(trainable(model, "model."), 1.0), (trainable(heads, "heads."), HEAD_RATE)]
+    history = Trainer(groups, loss_of_step, settings, **run).run()
     merge_adapter(model)
     model.eval().requires_grad_(requires_grad=False)
     heads.eval().requires_grad_(requires_grad=False)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -41,48 +41,52 @@ def learning_rate_factor(step: int, steps: int, warmup_steps: int) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * (step - warmup_steps) / max(steps - warmup_steps, 1)))
 
 
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Of a parameter, as the optimiser names them."""
 LossOfStep: TypeAlias = Callable[[int], tuple[Tensor, dict[str, float]]]
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterGroup:
-    """Modules' trainable parameters under stable names, and their learning rate relative to the peak."""
-
-    named: dict[str, nn.Parameter]
-    rate: float = 1.0
+Parameters: TypeAlias = dict[str, nn.Parameter]
+"""Under names that stay."""
+Report: TypeAlias = Callable[[int, dict[str, float]], None]
+"""Told the losses of a step."""
 
 
-def trainable(module: nn.Module, prefix: str = "", rate: float = 1.0) -> ParameterGroup:
+class Run(TypedDict, total=False):
+    """Where a run's state is kept and what belongs to it, and who is told of it (`Trainer`)."""
+
+    state_path: Path | None
+    origin: Mapping[str, Any] | None
+    report: Report | None
+
+
+def trainable(module: nn.Module, prefix: str = "") -> Parameters:
     """Every parameter of `module` that requires a gradient."""
-    named = {prefix + name: p for name, p in module.named_parameters() if p.requires_grad}
-    return ParameterGroup(named, rate)
+    return {prefix + name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 class Trainer:
     """Runs `loss_of_step(step) -> (loss, parts)`; `parts` are named numbers for the history.
 
-    `origin` is whatever else decides the result (data, checkpoint, weights of losses): a saved state is
-    taken up only where it and the settings are the same.
+    groups: parameters, and their learning rate relative to the peak. `origin` is whatever else decides the
+    result (data, checkpoint, weights of losses): a saved state is taken up only where it and the settings are
+    the same.
     """
 
     def __init__(
         self,
-        groups: Sequence[ParameterGroup],
+        groups: Sequence[tuple[Parameters, float]],
         loss_of_step: LossOfStep,
         settings: TrainSettings,
-        state_path: Path | None = None,
-        origin: Mapping[str, Any] | None = None,
+        **run: Unpack[Run],
     ) -> None:
-        self.groups, self.loss_of_step, self.settings, self.state_path = (
-            list(groups),
-            loss_of_step,
-            settings,
-            state_path,
-        )
-        self.identity: dict[str, Any] = asdict(settings) | dict(origin or {})
+        self.loss_of_step, self.settings = loss_of_step, settings
+        self.state_path, self.report = run.get("state_path"), run.get("report")
+        self.identity: dict[str, Any] = asdict(settings) | dict(run.get("origin") or {})
         self.identity.pop("save_every")
+        self.parameters: Parameters = {name: p for group, _ in groups for name, p in group.items()}
         self.optimizer = torch.optim.AdamW(
-            [{"params": list(group.named.values()), "rate": group.rate} for group in self.groups],
+            [{"params": list(group.values()), "rate": rate} for group, rate in groups],
             lr=settings.learning_rate,
             betas=(0.9, 0.95),
             weight_decay=settings.weight_decay,
@@ -90,8 +94,8 @@ class Trainer:
         self.step = 0
         self.history: list[dict[str, float]] = []
 
-    def run(self, report: Callable[[int, dict[str, float]], None] | None = None) -> None:
-        """Trains from the saved state, if any, to the last step. report: told the losses of each step."""
+    def run(self) -> list[dict[str, float]]:
+        """Trains from the saved state, if any, to the last step; the losses of every step."""
         self.resume()
         settings = self.settings
         while self.step < settings.steps:
@@ -104,28 +108,26 @@ class Trainer:
             if not bool(torch.isfinite(loss)):
                 raise DataError(f"training loss is {float(loss)} at step {self.step}; lower --learning-rate")
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            parameters = [p for group in self.groups for p in group.named.values()]
-            torch.nn.utils.clip_grad_norm_(parameters, settings.max_gradient_norm)
+            torch.nn.utils.clip_grad_norm_(self.parameters.values(), settings.max_gradient_norm)
             self.optimizer.step()
             self.step += 1
             record = {"step": float(self.step), "loss": float(loss.detach())} | parts
             self.history.append(record)
             if self.step % settings.save_every == 0 or self.step == settings.steps:
                 self.save()
-            if report is not None:
-                report(self.step, record)
+            if self.report is not None:
+                self.report(self.step, record)
+        return self.history
 
     def save(self) -> None:
         """Writes the whole state in one file, atomically."""
         if self.state_path is None:
             return
         tensors: dict[str, Tensor] = {}
-        for group in self.groups:
-            for name, parameter in group.named.items():
-                tensors[f"parameter/{name}"] = parameter.data
-                moments = self.optimizer.state[parameter]
-                tensors[f"exp_avg/{name}"] = moments["exp_avg"]
-                tensors[f"exp_avg_sq/{name}"] = moments["exp_avg_sq"]
+        for name, parameter in self.parameters.items():
+            moments = self.optimizer.state[parameter]
+            tensors[f"parameter/{name}"] = parameter.data
+            tensors |= {f"{moment}/{name}": moments[moment] for moment in _MOMENTS}
         self.state_path.parent.mkdir(parents=True, exist_ok=True)
         facts = {"step": self.step, "settings": self.identity, "history": self.history}
         write_safetensors(self.state_path, tensors, {"training": json.dumps(facts)})
@@ -144,16 +146,12 @@ class Trainer:
                         f"{path}: belongs to a run with other settings ({differing}); "
                         "give that run's command again, or another --save"
                     )
-                for group in self.groups:
-                    for name, parameter in group.named.items():
-                        if f"parameter/{name}" not in saved:
-                            raise SpecError(f"{path}: has no parameter {name!r}; it belongs to another model")
-                        parameter.data.copy_(file.get_tensor(f"parameter/{name}"))
-                        self.optimizer.state[parameter] = {
-                            "step": torch.tensor(float(facts["step"])),
-                            "exp_avg": file.get_tensor(f"exp_avg/{name}"),
-                            "exp_avg_sq": file.get_tensor(f"exp_avg_sq/{name}"),
-                        }
+                for name, parameter in self.parameters.items():
+                    if f"parameter/{name}" not in saved:
+                        raise SpecError(f"{path}: has no parameter {name!r}; it belongs to another model")
+                    parameter.data.copy_(file.get_tensor(f"parameter/{name}"))
+                    moments = {moment: file.get_tensor(f"{moment}/{name}") for moment in _MOMENTS}
+                    self.optimizer.state[parameter] = {"step": torch.tensor(float(facts["step"])), **moments}
         except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise SpecError(
                 f"{path}: not a readable training state ({error}); delete it to start afresh"
