@@ -46,7 +46,6 @@ from medusa_sim.lab.decoder.training.evaluate import (
     head_counts,
     mean_tokens_per_step,
     next_token_loss,
-    repeated_ngram_share,
     text_counts,
     total_counts,
 )
@@ -191,6 +190,12 @@ def finding(
         "repeated_4grams": sum(shares) / len(shares),
         "predicted / measured": predicted / measured,
     }
+
+
+def repeated_ngram_share(tokens: Sequence[int], size: int = 4) -> float:
+    """Share of a text's n-grams that occurred before in it: loops raise acceptance, and this shows them."""
+    grams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def counts_of_texts(

@@ -49,7 +49,7 @@ def reproduce(
     if target is None:
         found = scores(data_dir)
         if output.form in ("table", "md") and not output.is_wide:
-            from medusa_sim.lab.reproduce.score_screen import score_screen
+            from medusa_sim.lab.reproduce.screens import score_screen
 
             output.screen(score_screen(found, list(TARGETS)))
         else:
@@ -59,7 +59,7 @@ def reproduce(
     result = reproduction(target, data_dir)
     screen = None
     if output.form in ("table", "md") and not output.is_wide:
-        from medusa_sim.lab.reproduce.target_screen import target_screen
+        from medusa_sim.lab.reproduce.screens import target_screen
 
         screen = target_screen(result)
     if screen is not None:

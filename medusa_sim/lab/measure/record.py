@@ -100,16 +100,19 @@ class Recorder:
 
     def has(self, shape: TimedShape) -> bool:
         """Whether the shape was measured at all."""
-        return _shape_key(shape) in self._files.get(file_name(shape), {})
+        return self._held(shape) is not None
 
     def has_steady(self, shape: TimedShape) -> bool:
         """Whether the shape was measured with a spread that can stand."""
-        row = self._files.get(file_name(shape), {}).get(_shape_key(shape))
+        row = self._held(shape)
         return row is not None and row.spread <= SPREAD_LIMIT
+
+    def _held(self, shape: TimedShape) -> OperatorRow | None:
+        return self._files.get(file_name(shape), {}).get(_shape_key(shape))
 
     def add(self, shape: TimedShape, timing: Timing) -> None:
         """Keep a row, unless the one that is there has the smaller spread; saved every few seconds."""
-        held = self._files.get(file_name(shape), {}).get(_shape_key(shape))
+        held = self._held(shape)
         if held is None or timing.spread <= held.spread:
             self.put(shape, timing)
         if self.clock() - self._saved_at > _SAVE_EVERY_S:

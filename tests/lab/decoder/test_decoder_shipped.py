@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from decoder import repeated_ngram_share
 
 from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
@@ -20,7 +21,7 @@ from medusa_sim.lab.decoder.methods import SHIPPED_CHECKPOINT, medusa_tree
 from medusa_sim.lab.decoder.ngram_drafter import NgramDrafter, continuation
 from medusa_sim.lab.decoder.tokenizer import load_tokenizer
 from medusa_sim.lab.decoder.training.corpus import file_windows, read_corpus
-from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step, repeated_ngram_share
+from medusa_sim.lab.decoder.training.evaluate import mean_tokens_per_step
 from medusa_sim.lab.decoder.trials import acceptance_counts
 from medusa_sim.lab.measure.acceptance_profiles import LOOKED_UP, write_profiles
 from medusa_sim.load.load_test import load_test

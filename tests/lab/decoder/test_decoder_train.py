@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder import counts_of_texts, design_effect
+from decoder import counts_of_texts, design_effect, repeated_ngram_share
 from decoder_models import ragged_prompts, tiny_config, tiny_heads, tiny_llama
 from one_line import one_line
 from safetensors.torch import load_file
@@ -30,7 +30,6 @@ from medusa_sim.lab.decoder.training.corpus import Response, response_batch, win
 from medusa_sim.lab.decoder.training.evaluate import (
     HeadCounts,
     head_counts,
-    repeated_ngram_share,
     total_counts,
 )
 from medusa_sim.lab.decoder.training.recipe import run_recipe

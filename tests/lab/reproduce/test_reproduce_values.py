@@ -16,8 +16,7 @@ from medusa_sim.lab.reproduce.charts import _both, _speeds, reproduction_charts
 from medusa_sim.lab.reproduce.decoding import _setting, overhead, table1, table3
 from medusa_sim.lab.reproduce.published import BATCHES, CANDIDATES, SEQ_LENS, paper_latency
 from medusa_sim.lab.reproduce.recursive import mbsu
-from medusa_sim.lab.reproduce.score_screen import score_screen
-from medusa_sim.lab.reproduce.target_screen import compared, target_screen
+from medusa_sim.lab.reproduce.screens import compared, score_screen, target_screen
 from medusa_sim.lab.reproduce.targets import PREDICTED, TARGETS
 from medusa_sim.lab.reproduce.token_rates import CONTEXT, PAPER_GPU, plain_step
 from medusa_sim.scenario.scenario import Scenario

@@ -68,12 +68,6 @@ def text_counts(
     return total_counts([head_counts(model, heads, text, first=first, ranks=ranks) for text in texts])
 
 
-def repeated_ngram_share(tokens: Sequence[int], size: int = 4) -> float:
-    """Share of a text's n-grams that occurred before in it: loops raise acceptance, and this shows them."""
-    grams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
-    return 1.0 - len(set(grams)) / len(grams) if grams else 0.0
-
-
 def mean_tokens_per_step(sequences: Sequence[Generation]) -> float:
     """Tokens emitted by steps over steps, over all sequences together."""
     steps = sum(sequence.steps for sequence in sequences)
