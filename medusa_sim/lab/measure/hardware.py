@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -72,40 +71,38 @@ def hardware_text(seen: Environment, rates: Rates) -> str:
     """A hardware file: units, cache and memory as the system tells them, rates as measured."""
     import tomlkit
 
-    origin = f"{seen.device}, as its system reports it"
-    measured = f"measured by medusa-sim {seen.commit} on {seen.date[:10]}, torch {seen.torch}"
+    system = f"{seen.device}, as its system reports it"
+    timed = f"measured by medusa-sim {seen.commit} on {seen.date[:10]}, torch {seen.torch}"
     bandwidth = max(rates.copy_bytes_per_s, rates.read_bytes_per_s)
-    is_cpu = seen.kind == "cpu"
-    document = tomlkit.document()
-    document.update(
+    units, cache = ("threads that torch uses", "the last-level cache")
+    if seen.kind != "cpu":
+        units, cache = ("streaming multiprocessors", "the L2 cache")
+    numbers = {
+        "sms": (seen.units, system, units),
+        "l2_bytes": (seen.cache_bytes, system, cache),
+        "memory_bytes": (seen.memory_bytes, system, "all memory, the system's share included"),
+        "bandwidth_bytes_per_s": (
+            _rounded(bandwidth),
+            timed,
+            f"the fastest of a copy ({rates.copy_bytes_per_s:.3g} bytes/s read and written) and of reading, "
+            f"alone or the weights of a linear layer as a step reads them ({rates.read_bytes_per_s:.3g})",
+        ),
+    }
+    keys = ("value", "source", "note")
+    peaks = {
+        dtype: dict(zip(keys, (_rounded(rate), timed, "the fastest product that was timed"), strict=True))
+        for dtype, rate in rates.flops_per_s.items()
+    }
+    return tomlkit.dumps(
         {
             "schema": SCHEMA,
             "name": seen.name,
             "title": seen.device,
-            "architecture": "cpu" if is_cpu else "cuda",
+            "architecture": seen.kind,
+            **{name: dict(zip(keys, values, strict=True)) for name, values in numbers.items()},
+            "peak_flops_per_s": peaks,
         }
     )
-
-    def number(key: str, value: float, source: str, note: str, place: Any = document) -> None:
-        table = tomlkit.table()
-        table.update({"value": value, "source": source, "note": note})
-        place.add(key, table)
-
-    number("sms", seen.units, origin, "threads that torch uses" if is_cpu else "streaming multiprocessors")
-    number("l2_bytes", seen.cache_bytes, origin, "the last-level cache" if is_cpu else "the L2 cache")
-    number("memory_bytes", seen.memory_bytes, origin, "all memory, the system's share included")
-    number(
-        "bandwidth_bytes_per_s",
-        _rounded(bandwidth),
-        measured,
-        f"the fastest of a copy ({rates.copy_bytes_per_s:.3g} bytes/s read and written) and of reading, "
-        f"alone or the weights of a linear layer as a step reads them ({rates.read_bytes_per_s:.3g})",
-    )
-    peaks = tomlkit.table(is_super_table=True)
-    for dtype, rate in rates.flops_per_s.items():
-        number(dtype, _rounded(rate), measured, "the fastest product that was timed", peaks)
-    document.add("peak_flops_per_s", peaks)
-    return tomlkit.dumps(document)
 
 
 def _rounded(value: float) -> float:

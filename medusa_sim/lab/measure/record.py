@@ -193,10 +193,7 @@ def toml_text(struct: msgspec.Struct) -> str:
     """A struct as TOML, tables after plain values."""
     import tomlkit
 
-    document = tomlkit.document()
-    for key, value in msgspec.to_builtins(struct).items():
-        document.add(key, value)
-    return tomlkit.dumps(document)
+    return tomlkit.dumps(msgspec.to_builtins(struct))
 
 
 def _best_rates(first: Rates, second: Rates) -> Rates:
