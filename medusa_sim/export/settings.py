@@ -16,12 +16,6 @@ from medusa_sim.scenario.scenario import Scenario
 _MOST_SPANS = 3
 
 
-def require(condition: bool, message: str) -> None:
-    """Refuse a setting that an engine would refuse at start. Raises ValueError."""
-    if not condition:
-        raise ValueError(message)
-
-
 @dataclass(frozen=True, slots=True)
 class EngineMethod:
     """A drafting method in an engine."""

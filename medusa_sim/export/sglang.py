@@ -14,10 +14,8 @@ import json
 import shlex
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from medusa_sim.export.chains import TreeShape
-from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions, require
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions, option_words
 
 ADAPTIVE_FILE = "speculative_adaptive.json"
 _LATER = ("0.5.23",)
@@ -26,118 +24,44 @@ BLOCKS = ("DFLASH", "DSPARK")
 """Algorithms that draft a block in one pass."""
 
 
-class SglangSlot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Steps to choose from at the batches of one slot of `--speculative-adaptive-config` (SGLang 0.5.23)."""
-
-    candidate_steps: list[int]
-
-    def __post_init__(self) -> None:
-        require(
-            bool(self.candidate_steps) and min(self.candidate_steps) >= 1,
-            "candidate_steps must be a non-empty list of whole numbers from 1",
-        )
-
-
-class SglangFlags(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The speculative flags of `sglang.launch_server` (docs advanced_features/speculative_decoding).
-
-    topk 1 forces draft tokens = steps + 1; a tree holds at most topk + (steps - 1) topk^2 drafts and the
-    root, and runs with page_size 1 under the overlap scheduler, or without that scheduler.
-    """
-
-    algorithm: str
-    draft_model_path: str | None = None
-    num_steps: int | None = None
-    eagle_topk: int | None = None
-    num_draft_tokens: int | None = None
-    ngram_max_bfs_breadth: int | None = None
-    block_size: int | None = None
-    page_size: int | None = None
-    disable_overlap_schedule: bool = False
-    adaptive_slots: dict[int, SglangSlot] | None = None
-
-    def __post_init__(self) -> None:
-        if self.algorithm == "NGRAM":
-            require(
-                self.num_draft_tokens is not None and self.num_draft_tokens >= 2, "NGRAM needs draft tokens"
-            )
-            return
-        if self.algorithm in BLOCKS:
-            require((self.block_size or 0) >= 1 and self.num_steps is None, "a block size, and no steps")
-            return
-        given = (self.num_steps, self.eagle_topk, self.num_draft_tokens)
-        require(
-            all(value is not None and value >= 1 for value in given), "steps, topk and tokens go together"
-        )
-        steps, topk, tokens = (value or 0 for value in given)
-        if topk == 1:
-            require(tokens == steps + 1, "topk 1 forces num_draft_tokens = num_steps + 1")
-        else:
-            require(tokens <= 1 + topk + (steps - 1) * topk**2, "more draft tokens than the tree can grow")
-            require(self.page_size == 1 or self.disable_overlap_schedule, "topk above 1 needs page_size 1")
-        if self.adaptive_slots is not None:
-            require(
-                self.algorithm in ("EAGLE", "EAGLE3") and topk == 1, "adaptive steps need EAGLE and topk 1"
-            )
-            require(min(self.adaptive_slots) == 1, "the first slot must start at batch 1")
-
-
-def flags_of(chosen: Chosen) -> SglangFlags:
-    """The flags without the checkpoint."""
-    plan, tree = chosen.plan, chosen.tree
-    algorithm = chosen.method.name
+def options(chosen: Chosen) -> dict[str, int | str | bool | None]:
+    """The flags of `sglang.launch_server` that speculate, and their values; True where one stands alone."""
+    plan, tree, algorithm = chosen.plan, chosen.tree, chosen.method.name
+    given: dict[str, int | str | bool | None] = {
+        "--speculative-algorithm": algorithm,
+        "--speculative-draft-model-path": chosen.draft_path,
+    }
     if algorithm == "NGRAM":
-        return SglangFlags(algorithm=algorithm, num_draft_tokens=plan.drafts + 1, ngram_max_bfs_breadth=1)
+        breadth = {"--speculative-ngram-max-bfs-breadth": 1}
+        return {**given, "--speculative-num-draft-tokens": plan.drafts + 1, **breadth}
     if algorithm in BLOCKS:
-        rows = plan.drafts + (algorithm == "DFLASH")
-        return SglangFlags(algorithm=algorithm, block_size=rows)
+        block = f"--speculative-{algorithm.lower()}-block-size"
+        return {**given, block: plan.drafts + (algorithm == "DFLASH")}
+    given |= {
+        "--speculative-num-steps": plan.drafts if tree is None else tree.depth,
+        "--speculative-eagle-topk": 1 if tree is None else tree.width,
+        "--speculative-num-draft-tokens": plan.drafts + 1 if tree is None else tree.candidates,
+    }
     if tree is not None:
-        return SglangFlags(
-            algorithm=algorithm,
-            num_steps=tree.depth,
-            eagle_topk=tree.width,
-            num_draft_tokens=tree.candidates,
-            page_size=1 if chosen.version == "0.5.23" else None,
-            disable_overlap_schedule=chosen.version != "0.5.23",
-        )
-    slots = None
-    if plan.dynamic:
-        slots = {start: SglangSlot(candidate_steps=[tier.drafts]) for start, tier in chosen.starts}
-    return SglangFlags(
-        algorithm=algorithm,
-        num_steps=plan.drafts,
-        eagle_topk=1,
-        num_draft_tokens=plan.drafts + 1,
-        adaptive_slots=slots,
+        is_later = chosen.version in _LATER
+        given |= {"--page-size": 1} if is_later else {"--disable-overlap-schedule": True}
+    elif plan.dynamic:
+        given |= {"--speculative-adaptive": True, "--speculative-adaptive-config": ADAPTIVE_FILE}
+    return given
+
+
+def flags(chosen: Chosen) -> str:
+    """The same as one types them."""
+    return shlex.join(
+        word for option, value in options(chosen).items() for word in option_words(option, value)
     )
 
 
-def words(flags: SglangFlags, draft_path: str | None) -> Iterator[str]:
-    """The flags as words of the command line."""
-    yield from ("--speculative-algorithm", flags.algorithm)
-    values = {
-        "--speculative-draft-model-path": draft_path,
-        "--speculative-num-steps": flags.num_steps,
-        "--speculative-eagle-topk": flags.eagle_topk,
-        "--speculative-num-draft-tokens": flags.num_draft_tokens,
-        "--speculative-ngram-max-bfs-breadth": flags.ngram_max_bfs_breadth,
-        f"--speculative-{flags.algorithm.lower()}-block-size": flags.block_size,
-        "--page-size": flags.page_size,
-    }
-    for name, value in values.items():
-        if value is not None:
-            yield from (name, str(value))
-    if flags.disable_overlap_schedule:
-        yield "--disable-overlap-schedule"
-    if flags.adaptive_slots is not None:
-        yield from ("--speculative-adaptive", "--speculative-adaptive-config", ADAPTIVE_FILE)
-
-
-def adaptive_file(flags: SglangFlags) -> str:
-    """The lines that write the file of steps by batch; nothing where there is none."""
-    if flags.adaptive_slots is None:
+def adaptive_file(chosen: Chosen) -> str:
+    """The lines that write the file of steps by the smallest batch of a slot; nothing where there is none."""
+    if not chosen.plan.dynamic or chosen.tree is not None:
         return ""
-    slots = {str(batch): msgspec.to_builtins(slot) for batch, slot in flags.adaptive_slots.items()}
+    slots = {str(start): {"candidate_steps": [tier.drafts]} for start, tier in chosen.starts}
     return f"cat > {ADAPTIVE_FILE} <<'EOF'\n{json.dumps(slots)}\nEOF\n"
 
 
@@ -146,18 +70,16 @@ class Sglang(EngineExport):
 
     def write(self, chosen: Chosen) -> str:
         """The lines that write the file, then the flags."""
-        flags = flags_of(chosen)
-        return f"{adaptive_file(flags)}{shlex.join(words(flags, chosen.draft_path))}\n"
+        return f"{adaptive_file(chosen)}{flags(chosen)}\n"
 
     def synthetic(self, chosen: Chosen, length: float) -> Iterator[str]:
         """`SGLANG_SIMULATE_ACC_LEN` counts the bonus token."""
-        flags = flags_of(chosen)
-        if file := adaptive_file(flags):
+        if file := adaptive_file(chosen):
             yield file.rstrip("\n")
         yield (
             f"SGLANG_SIMULATE_ACC_LEN={length:.2f} SGLANG_SIMULATE_ACC_METHOD=match-expected \\\n"
             "SGLANG_SIMULATE_ACC_TOKEN_MODE=real-draft-token \\\n"
-            f"{self.server(chosen)} {shlex.join(words(flags, chosen.draft_path))} &"
+            f"{self.server(chosen)} {flags(chosen)} &"
         )
 
     def notes(self, chosen: Chosen) -> Iterator[str]:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-
-import msgspec
+from typing import Any
 
 from medusa_sim.export.chains import TreeShape
-from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions, require
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions
 from medusa_sim.models.parallel import Parallel
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.scenario.scenario import Scenario
@@ -32,65 +31,6 @@ _FRACTIONS = ("1.4",)
 """Versions that force fractions of accepted drafts (pull request 13569); others read `int`, and force nothing
 where it fails.
 """
-_NUMBERS = (
-    "max_draft_len", "num_nextn_predict_layers", "speculative_model", "max_matching_ngram_size",
-    "dynamic_tree_max_topK", "max_total_draft_tokens",
-)  # fmt: skip
-
-
-class TensorrtSpeculativeConfig(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """`speculative_config` of TensorRT-LLM (tensorrt_llm/llmapi/llm_args.py).
-
-    version: "1.2" reads a schedule as "batch >= key" and wants key 1 at max_draft_len; from "1.3" it reads
-    "batch <= key, beyond the last 0" and wants the smallest key at max_draft_len. In 1.2 the number of MTP
-    drafts is num_nextn_predict_layers, which overwrites max_draft_len.
-    """
-
-    decoding_type: str
-    version: str
-    max_draft_len: int | None = None
-    num_nextn_predict_layers: int | None = None
-    speculative_model: str | None = None
-    max_matching_ngram_size: int | None = None
-    draft_len_schedule: dict[int, int] | None = None
-    use_dynamic_tree: bool = False
-    dynamic_tree_max_topK: int | None = None  # noqa: N815  # the engine's own spelling
-    max_total_draft_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        old_mtp = self.decoding_type == "MTP" and self.version == "1.2"
-        drafts = self.num_nextn_predict_layers if old_mtp else self.max_draft_len
-        require(drafts is not None and drafts > 0, "the number of drafts must be above 0")
-        require(
-            self.speculative_model is not None or self.decoding_type in ("MTP", "NGram", "SA"),
-            f"{self.decoding_type} needs speculative_model",
-        )
-        require(
-            self.version == "1.4" or self.decoding_type not in ("PARD", "DFlash", "DSpark", "SA"),
-            f"{self.decoding_type} is read from 1.4 on",
-        )
-        self._check_schedule(drafts or 0)
-        self._check_tree(drafts or 0)
-
-    def _check_schedule(self, drafts: int) -> None:
-        schedule = self.draft_len_schedule
-        if schedule is None:
-            return
-        require(min(schedule) >= 1 and min(schedule.values()) >= 0, "batches from 1 and drafts from 0")
-        first = 1 if self.version == "1.2" else min(schedule)
-        require(schedule.get(first) == drafts, f"draft_len_schedule[{first}] must equal max_draft_len")
-        require(max(schedule.values()) <= drafts, "draft lengths may not exceed max_draft_len")
-        require(not self.use_dynamic_tree, "a schedule belongs to chains")
-
-    def _check_tree(self, drafts: int) -> None:
-        if not self.use_dynamic_tree:
-            return
-        require(self.decoding_type == "Eagle3" and self.version != "1.2", "dynamic trees: Eagle3 from 1.3")
-        topk, total = self.dynamic_tree_max_topK or 0, self.max_total_draft_tokens or 0
-        require(topk > 0, "dynamic_tree_max_topK must be above 0")
-        require(drafts <= total <= topk * drafts, "max_total_draft_tokens must lie in depth..topK * depth")
 
 
 def schedule(chosen: Chosen) -> dict[int, int] | None:
@@ -104,43 +44,38 @@ def schedule(chosen: Chosen) -> dict[int, int] | None:
     return ends if last.drafts == 0 else {**ends, max(LARGEST_BATCH, last.batch_max): last.drafts}
 
 
-def speculative_config(chosen: Chosen) -> TensorrtSpeculativeConfig:
-    """The value of `speculative_config`."""
-    method, tree = chosen.method, chosen.tree
-    old_mtp = method.name == "MTP" and chosen.version == "1.2"
+def speculative_config(chosen: Chosen) -> dict[str, Any]:
+    """The value of `speculative_config` (tensorrt_llm/llmapi/llm_args.py).
+
+    In 1.2 the number of MTP drafts is num_nextn_predict_layers, which overwrites max_draft_len.
+    """
+    name, tree, by_batch = chosen.method.name, chosen.tree, schedule(chosen)
+    old_mtp = name == "MTP" and chosen.version == "1.2"
     drafts = chosen.plan.drafts if tree is None else tree.depth
-    return TensorrtSpeculativeConfig(
-        decoding_type=method.name,
-        version=chosen.version,
-        max_draft_len=None if old_mtp else drafts,
-        num_nextn_predict_layers=drafts if old_mtp else None,
-        speculative_model=chosen.draft_path,
-        max_matching_ngram_size=5 if method.name == "NGram" else None,
-        draft_len_schedule=schedule(chosen),
-        use_dynamic_tree=tree is not None,
-        dynamic_tree_max_topK=None if tree is None else tree.width,
-        max_total_draft_tokens=None if tree is None else tree.candidates - 1,
-    )
+    config: dict[str, Any] = {
+        "decoding_type": name, "num_nextn_predict_layers" if old_mtp else "max_draft_len": drafts
+    }  # fmt: skip
+    if chosen.draft_path is not None:
+        config["speculative_model"] = chosen.draft_path
+    if name == "NGram":
+        config["max_matching_ngram_size"] = 5
+    if tree is not None:
+        config["dynamic_tree_max_topK"] = tree.width
+        config |= {"max_total_draft_tokens": tree.candidates - 1, "use_dynamic_tree": True}
+    return config if by_batch is None else {**config, "draft_len_schedule": by_batch}
 
 
 def _yaml(chosen: Chosen) -> Iterator[str]:
-    return yaml_lines(speculative_config(chosen), synchronous=chosen.drafter in SYNCHRONOUS)
-
-
-def yaml_lines(config: TensorrtSpeculativeConfig, *, synchronous: bool) -> Iterator[str]:
     """Lines of the configuration file."""
-    if synchronous:
+    if chosen.drafter in SYNCHRONOUS:
         yield "disable_overlap_scheduler: true"
     yield "speculative_config:"
-    yield f"  decoding_type: {config.decoding_type}"
-    for name in _NUMBERS:
-        if (value := getattr(config, name)) is not None:
-            yield f"  {name}: {json.dumps(value)}"
-    if config.use_dynamic_tree:
-        yield "  use_dynamic_tree: true"
-    if config.draft_len_schedule is not None:
-        yield "  draft_len_schedule:"
-        yield from (f"    {batch}: {drafts}" for batch, drafts in config.draft_len_schedule.items())
+    for name, value in speculative_config(chosen).items():
+        if name == "draft_len_schedule":
+            yield f"  {name}:"
+            yield from (f"    {batch}: {drafts}" for batch, drafts in value.items())
+        else:
+            yield f"  {name}: {value if name == 'decoding_type' else json.dumps(value)}"
 
 
 def _digits(accepted: float) -> str:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Literal
+from typing import Any
 
 import msgspec
 
 from medusa_sim.export.chains import idle_cost
-from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions, require
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions
 from medusa_sim.plan.recommendation import Recommendation
 
 _DIGITS = 4
@@ -28,82 +27,27 @@ _SIZING = ("0.32", "0.33")
 """Versions with `enable_adaptive_verification`."""
 
 
-class VllmSpeculativeConfig(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """`--speculative-config` of vLLM (vllm/config/speculative.py, 0.33).
+def speculative_config(chosen: Chosen) -> dict[str, Any]:
+    """The value of `--speculative-config` (vllm/config/speculative.py, 0.33).
 
     `num_speculative_tokens_per_batch_size`: inclusive (first, last, K), the first from 1, without overlap
-    (vllm/v1/spec_decode/dynamic/utils.py). `synthetic_acceptance_rates`: unconditional, one a position.
+    (vllm/v1/spec_decode/dynamic/utils.py).
     """
-
-    method: str
-    num_speculative_tokens: int
-    model: str | None = None
-    prompt_lookup_min: int | None = None
-    prompt_lookup_max: int | None = None
-    parallel_drafting: bool = False
-    num_speculative_tokens_per_batch_size: list[tuple[int, int, int]] | None = None
-    enable_adaptive_verification: bool = False
-    rejection_sample_method: Literal["standard", "synthetic", "block"] = "standard"
-    synthetic_acceptance_rates: list[float] | None = None
-
-    def __post_init__(self) -> None:
-        require(self.num_speculative_tokens > 0, "num_speculative_tokens must be above 0")
-        require(
-            self.model is not None or self.method in ("ngram", "ngram_gpu", "suffix", "mtp", "dspark"),
-            f"method {self.method} needs a model",
-        )
-        require(
-            not self.parallel_drafting or self.method in ("eagle3", "draft_model"),
-            "parallel_drafting is of eagle3 (P-EAGLE) and draft_model (PARD)",
-        )
-        if self.prompt_lookup_min is not None and self.prompt_lookup_max is not None:
-            require(1 <= self.prompt_lookup_min <= self.prompt_lookup_max, "prompt_lookup_min above max")
-        self._check_schedule()
-        self._check_synthetic()
-
-    def _check_schedule(self) -> None:
-        schedule = self.num_speculative_tokens_per_batch_size
-        if schedule is None:
-            return
-        require(bool(schedule) and schedule[0][0] == 1, "the first batch range must start at 1")
-        require(all(0 < low <= high and k >= 0 for low, high, k in schedule), "a batch range is upside down")
-        require(all(b[0] > a[1] for a, b in pairwise(schedule)), "batch ranges overlap")
-        require(
-            max(k for _, _, k in schedule) <= self.num_speculative_tokens,
-            "the schedule drafts more than num_speculative_tokens, which the engine would clamp",
-        )
-
-    def _check_synthetic(self) -> None:
-        rates = self.synthetic_acceptance_rates
-        require(
-            (rates is not None) == (self.rejection_sample_method == "synthetic"),
-            "synthetic_acceptance_rates belong to rejection_sample_method synthetic",
-        )
-        if rates is not None:
-            require(len(rates) == self.num_speculative_tokens, "one synthetic rate a position is needed")
-            require(all(0.0 <= rate <= 1.0 for rate in rates), "a synthetic rate is outside 0..1")
-            require(all(b <= a for a, b in pairwise(rates)), "synthetic rates may not rise")
+    plan = chosen.plan
+    config: dict[str, Any] = {"method": chosen.method.name, "num_speculative_tokens": plan.drafts}
+    if chosen.draft_path is not None:
+        config["model"] = chosen.draft_path
+    if chosen.drafter == "ngram":
+        config |= {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
+    if chosen.method.parallel:
+        config["parallel_drafting"] = True
+    if plan.dynamic:
+        tiers = [(start, tier.batch_max, tier.drafts) for start, tier in chosen.starts]
+        config["num_speculative_tokens_per_batch_size"] = tiers
+    return config
 
 
-def speculative_config(chosen: Chosen) -> VllmSpeculativeConfig:
-    """The value of `--speculative-config`."""
-    method, plan = chosen.method, chosen.plan
-    ngram = chosen.drafter == "ngram"
-    schedule = [(start, tier.batch_max, tier.drafts) for start, tier in chosen.starts]
-    return VllmSpeculativeConfig(
-        method=method.name,
-        num_speculative_tokens=plan.drafts,
-        model=chosen.draft_path,
-        prompt_lookup_min=2 if ngram else None,
-        prompt_lookup_max=5 if ngram else None,
-        parallel_drafting=method.parallel,
-        num_speculative_tokens_per_batch_size=schedule if plan.dynamic else None,
-    )
-
-
-def flag(config: VllmSpeculativeConfig) -> str:
+def flag(config: dict[str, Any]) -> str:
     """The words for `vllm serve`."""
     return f"--speculative-config {shlex.quote(msgspec.json.encode(config).decode())}"
 
@@ -120,13 +64,11 @@ class Vllm(EngineExport):
         return max(super().margin(answer), idle_cost(answer)(1))
 
     def synthetic(self, chosen: Chosen, length: float) -> Iterator[str]:
-        """`rejection_sample_method` synthetic takes unconditional rates by position."""
+        """`rejection_sample_method` synthetic takes unconditional rates, one a position."""
         del length
         rates = [round(rate, _DIGITS) for rate in chosen.plan.rates]
-        config = msgspec.structs.replace(
-            speculative_config(chosen), rejection_sample_method="synthetic", synthetic_acceptance_rates=rates
-        )
-        yield f"{self.server(chosen)} {flag(config)} &"
+        synthetic = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates}
+        yield f"{self.server(chosen)} {flag(speculative_config(chosen) | synthetic)} &"
 
     def notes(self, chosen: Chosen) -> Iterator[str]:
         """Notes on single versions and methods."""

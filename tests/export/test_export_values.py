@@ -20,9 +20,9 @@ from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.launch import _longest_request, launch_command, launch_values
 from medusa_sim.export.llama_cpp import LLAMA_CPP
 from medusa_sim.export.settings import _listed, forgone_tree, length_note, range_notes, too_small
-from medusa_sim.export.sglang import BLOCKS, SGLANG, SglangFlags, SglangSlot, flags_of
-from medusa_sim.export.tensorrt_llm import TENSORRT_LLM, TensorrtLlm, TensorrtSpeculativeConfig
-from medusa_sim.export.vllm import VLLM, VllmSpeculativeConfig, speculative_config
+from medusa_sim.export.sglang import ADAPTIVE_FILE, SGLANG, adaptive_file, options
+from medusa_sim.export.tensorrt_llm import TENSORRT_LLM, TensorrtLlm
+from medusa_sim.export.vllm import VLLM, speculative_config
 from medusa_sim.gpus.gpu import load_gpu
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.acceptance import constant_rate
@@ -100,65 +100,6 @@ def test_a_plan_gains_over_the_best_single_number(monkeypatch):
     assert (best, own) == pytest.approx((1.6, 1.4))
 
 
-@pytest.mark.parametrize(("steps", "topk", "most"), [(3, 4, 1 + 4 + 2 * 16), (1, 8, 9), (5, 2, 19)])
-def test_a_tree_of_sglang_holds_what_its_levels_can_grow(steps, topk, most):
-    """topk drafts on the first level, topk of each of topk on every further one, and the root."""
-
-    def flags(tokens: int) -> SglangFlags:
-        return SglangFlags(
-            algorithm="EAGLE3", num_steps=steps, eagle_topk=topk, num_draft_tokens=tokens, page_size=1
-        )
-
-    assert flags(most).num_draft_tokens == most
-    with pytest.raises(ValueError, match="grow"):
-        flags(most + 1)
-
-
-@pytest.mark.parametrize(
-    ("given", "is_taken"),
-    [
-        ({"block_size": 1}, True),
-        ({"block_size": 0}, False),
-        ({}, False),
-        ({"block_size": 4, "num_steps": 2}, False),
-    ],
-)
-def test_a_block_drafter_of_sglang_has_a_block_and_no_steps(given, is_taken):
-    if is_taken:
-        assert SglangFlags(algorithm=BLOCKS[0], **given).block_size == given["block_size"]
-        return
-    with pytest.raises(ValueError, match="block size"):
-        SglangFlags(algorithm=BLOCKS[0], **given)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "told"),
-    [({1: 3, 8: 0}, ""), ({0: 3, 8: 0}, "batches from 1"), ({1: 3, 8: -1}, "batches from 1"),
-     ({1: 3, 8: 4}, "may not exceed"), ({2: 2, 8: 3}, "must equal")],
-)  # fmt: skip
-def test_a_schedule_of_tensorrt_begins_at_one_request_and_ends_at_no_draft(schedule, told):
-    given = {"decoding_type": "Eagle3", "version": "1.3", "max_draft_len": 3, "speculative_model": "made"}
-    if not told:
-        assert TensorrtSpeculativeConfig(**given, draft_len_schedule=schedule).draft_len_schedule == schedule
-        return
-    with pytest.raises(ValueError, match=told):
-        TensorrtSpeculativeConfig(**given, draft_len_schedule=schedule)
-
-
-@pytest.mark.parametrize(("topk", "least", "most"), [(4, 3, 12), (1, 3, 3)])
-def test_a_tree_of_tensorrt_has_its_depth_to_topk_drafts_a_level(topk, least, most):
-    given = {"decoding_type": "Eagle3", "version": "1.3", "max_draft_len": 3, "speculative_model": "made"}
-    for total in (least, most):
-        TensorrtSpeculativeConfig(
-            **given, use_dynamic_tree=True, dynamic_tree_max_topK=topk, max_total_draft_tokens=total
-        )
-    for total in (least - 1, most + 1):
-        with pytest.raises(ValueError, match="depth"):
-            TensorrtSpeculativeConfig(
-                **given, use_dynamic_tree=True, dynamic_tree_max_topK=topk, max_total_draft_tokens=total
-            )
-
-
 def test_the_largest_batch_of_a_plan_is_that_of_its_chain():
     """A long chain that does not fit at some batch takes it from the plan, not from what fits."""
     scenario = api.Scenario(model="qwen3-32b", gpu="h100-sxm", drafter="eagle3").with_usual_requests()
@@ -233,7 +174,7 @@ def test_vllm_notes_what_a_method_and_a_version_ask_for(drafter, version, tiers,
 
 def test_forced_rates_have_four_digits(monkeypatch):
     chosen = SimpleNamespace(plan=SimpleNamespace(rates=(0.5, 0.123456)))
-    config = VllmSpeculativeConfig(method="eagle3", model="d", num_speculative_tokens=2)
+    config = {"method": "eagle3", "num_speculative_tokens": 2, "model": "d"}
     monkeypatch.setattr("medusa_sim.export.vllm.speculative_config", lambda chosen: config)
     monkeypatch.setattr(type(VLLM), "server", lambda self, chosen: "serve")
     (line,) = VLLM.synthetic(chosen, 1.6)  # type: ignore[arg-type]
@@ -291,10 +232,8 @@ def test_vllm_looks_up_two_to_five_tokens(drafter):
     if drafter == "ngram":
         chosen.draft_path = None
     found = speculative_config(chosen)
-    assert (found.prompt_lookup_min, found.prompt_lookup_max) == (
-        (2, 5) if drafter == "ngram" else (None, None)
-    )
-    assert found.num_speculative_tokens == 3
+    lookup = {"prompt_lookup_min": 2, "prompt_lookup_max": 5} if drafter == "ngram" else {"model": "path"}
+    assert found == {"method": drafter, "num_speculative_tokens": 3, **lookup}
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "eagle3"])
@@ -311,15 +250,6 @@ def test_llama_cpp_looks_up_three_tokens_where_its_default_is_shown_to_find_fewe
     else:
         assert flags[2:] == ["--spec-draft-n-max", "6", "--spec-draft-p-min", "0.5"]
         assert notes == []
-
-
-@pytest.mark.parametrize(("steps", "is_taken"), [([1], True), ([2, 1], True), ([2, 0], False), ([], False)])
-def test_a_slot_of_sglang_has_whole_numbers_from_one(steps, is_taken):
-    if is_taken:
-        assert SglangSlot(candidate_steps=steps).candidate_steps == steps
-    else:
-        with pytest.raises(ValueError, match="candidate_steps"):
-            SglangSlot(candidate_steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -470,20 +400,6 @@ def test_rates_of_a_chain_end_at_always():
     assert grid.rates == pytest.approx([1.0, 0.39], rel=1e-6)
 
 
-@pytest.mark.parametrize(("rates", "is_taken"), [
-    ([0.05, 0.0], True), ([1.0, 1.0], True), ([1.05, 0.5], False), ([0.5, -0.05], False), ([0.5, 0.6], False),
-    ([0.5], False),
-])  # fmt: skip
-def test_synthetic_rates_are_falling_shares_one_a_position(rates, is_taken):
-    given = {"method": "ngram", "num_speculative_tokens": 2, "rejection_sample_method": "synthetic"}
-    try:
-        VllmSpeculativeConfig(**given, synthetic_acceptance_rates=rates)
-    except ValueError:
-        assert not is_taken
-    else:
-        assert is_taken
-
-
 @pytest.mark.parametrize("drafter", ["suffix", "ngram"])
 def test_a_package_is_asked_for_where_the_method_needs_one(drafter):
     settings = engine_settings(answered(drafter, batch_max=8), "vllm")
@@ -559,27 +475,34 @@ def test_the_checkpoint_of_a_command_has_the_format_that_was_priced(model, form,
 @pytest.mark.parametrize(
     ("method", "version", "tree", "tiers", "given"),
     [
-        ("NGRAM", "0.5.23", None, None, {"num_draft_tokens": 4, "ngram_max_bfs_breadth": 1}),
-        ("DFLASH", "0.5.23", None, None, {"block_size": 4}),  # with the token that is known
-        ("DSPARK", "0.5.23", None, None, {"block_size": 3}),
-        ("EAGLE3", "0.5.23", None, None, {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}),
-        ("EAGLE3", "0.5.23", None, {1: 3, 9: 1}, {"num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}),
+        ("NGRAM", "0.5.23", None, None, {"ngram-max-bfs-breadth": 1, "num-draft-tokens": 4}),
+        ("DFLASH", "0.5.23", None, None, {"dflash-block-size": 4}),  # with the token that is known
+        ("DSPARK", "0.5.23", None, None, {"dspark-block-size": 3}),
+        ("EAGLE3", "0.5.23", None, None, {"num-steps": 3, "eagle-topk": 1, "num-draft-tokens": 4}),
+        ("EAGLE3", "0.5.23", None, {1: 3, 9: 1}, {
+            "num-steps": 3, "eagle-topk": 1, "num-draft-tokens": 4, "adaptive": True,
+            "adaptive-config": ADAPTIVE_FILE,
+        }),
         ("EAGLE3", "0.5.23", (2, 4, 8), None,
-         {"num_steps": 2, "eagle_topk": 4, "num_draft_tokens": 8, "page_size": 1}),
+         {"num-steps": 2, "eagle-topk": 4, "num-draft-tokens": 8, "--page-size": 1}),
         ("EAGLE3", "0.5", (2, 4, 8), None,
-         {"num_steps": 2, "eagle_topk": 4, "num_draft_tokens": 8, "disable_overlap_schedule": True}),
+         {"num-steps": 2, "eagle-topk": 4, "num-draft-tokens": 8, "--disable-overlap-schedule": True}),
     ],
 )  # fmt: skip
 def test_flags_of_sglang_are_the_drafts_of_the_plan_and_the_root(method, version, tree, tiers, given):
     """Three drafts; a tree of depth 2, 4 wide, of 8 candidates."""
     plan = SimpleNamespace(drafts=3, dynamic=tiers is not None)
     shape = None if tree is None else SimpleNamespace(depth=tree[0], width=tree[1], candidates=tree[2])
-    chosen = SimpleNamespace(
-        plan=plan, tree=shape, method=SimpleNamespace(name=method), version=version,
+    chosen: Any = SimpleNamespace(
+        plan=plan, tree=shape, method=SimpleNamespace(name=method), version=version, draft_path="d",
         starts=[(start, SimpleNamespace(drafts=drafts)) for start, drafts in (tiers or {}).items()],
     )  # fmt: skip
-    slots = tiers and {start: SglangSlot(candidate_steps=[drafts]) for start, drafts in tiers.items()}
-    assert flags_of(chosen) == SglangFlags(algorithm=method, adaptive_slots=slots, **given)  # type: ignore[arg-type]
+    told = {"algorithm": method, "draft-model-path": "d", **given}
+    assert options(chosen) == {
+        name if name.startswith("--") else f"--speculative-{name}": value for name, value in told.items()
+    }
+    slots = re.findall(r'"(\d+)": {"candidate_steps": \[(\d+)\]}', adaptive_file(chosen))
+    assert {int(start): int(drafts) for start, drafts in slots} == (tiers or {})
 
 
 @pytest.mark.parametrize(
