@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from medusa_sim.acceptance.adjustments import scheme_ratio
+from medusa_sim.acceptance.adjustments import GREEDY_RATIO
 from medusa_sim.acceptance.deeper import FALLS
 from medusa_sim.acceptance.p_min import ending_unsure
 from medusa_sim.acceptance.profile import AcceptanceProfile
@@ -42,7 +42,7 @@ def adjust(
     if asked.workload is not None:
         profile = profile.of_workload(asked.workload)
     if asked.lossless and profile.heads is None:
-        profile = profile.with_ratio(scheme_ratio("greedy"))
+        profile = profile.with_ratio(GREEDY_RATIO)
     if asked.output_tokens is not None:
         profile = profile.of_outputs(asked.output_tokens)
     if drafter.unit == "head" and asked.heads is not None:
