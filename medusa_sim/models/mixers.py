@@ -2,7 +2,7 @@
 
 A mixer says its weights, its cache bytes per token, its state bytes per request and its share on one GPU of
 several. The kernels that it launches are its entry in `medusa_sim.step.network`. A new kind is a class, its
-name in `models.layers.Mixers` and that entry.
+name in `models.named.Mixers` and that entry.
 """
 
 from __future__ import annotations

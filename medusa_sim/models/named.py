@@ -11,15 +11,19 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError, check_kind, names_meant, shown, unknown_name
 from medusa_sim.models.checkpoints import stored_as
-from medusa_sim.models.layer_group import LayerGroup
+from medusa_sim.models.feed_forwards import FeedForward
+from medusa_sim.models.layer_group import LayerGroup, side_by_side
+from medusa_sim.models.mixers import Grouped, Latent
 from medusa_sim.models.model import Layers, Length, Model, Vocab, Width, of_dtype
+from medusa_sim.models.recurrent import GatedDelta, KimiDelta, Mamba2
+from medusa_sim.models.sparse import BlockSparse, Compressed
 from medusa_sim.models.variants import ARCHITECTURES, with_dtypes
 from medusa_sim.reading.documents import read_toml
 from medusa_sim.reading.files import FileState, file_state
@@ -38,6 +42,24 @@ _AS_GIVEN = (
 )  # fmt: skip
 
 
+Mixers = Grouped | BlockSparse | Latent | Compressed | GatedDelta | KimiDelta | Mamba2
+"""Every kind of mixer, told apart by `kind` in a file."""
+
+
+class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Layers that are alike."""
+
+    count: Layers
+    mixer: Mixers | tuple[Mixers, ...] | None = None
+    """Several run side by side on one input."""
+    feed_forward: FeedForward | None = None
+
+    @property
+    def layers(self) -> LayerGroup:
+        """As a model has them."""
+        return LayerGroup(self.count, side_by_side(self.mixer), self.feed_forward)
+
+
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model in `models.toml`. hf: ids of published checkpoints that have this shape.
 
@@ -51,8 +73,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     heads: Width | None = None
     kv_heads: Width | None = None
     head_dim: Width | None = None
-    groups: list[dict[str, Any]] = []
-    """Tables of `models.layers`, read where the model is asked for."""
+    groups: tuple[_Group, ...] = ()
     mlp_width: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     vocab: Vocab
     max_seq_len: Length
@@ -62,7 +83,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tied_embeddings: bool | None = None
     mtp_layers: Annotated[int, Meta(ge=0, le=1000)] = 0
     samples_top_p: bool = True
-    mtp: dict[str, Any] | None = None
+    mtp: _Group | None = None
     streams: Annotated[int, Meta(ge=1, le=64)] = 1
     weights: Literal["fp8_block", "int4", "mxfp4"] | None = None
     hf: list[Text] = []
@@ -183,32 +204,17 @@ def _by_id(state: FileState) -> dict[str, str]:
     return bare | ends | ids
 
 
-def _layers(name: str, entry: _Entry) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:
-    """Its layers, and the layer of its module for multi-token prediction."""
-    groups: tuple[LayerGroup, ...] = ()
-    if not entry.groups:
-        family = ARCHITECTURES[entry.architecture]
+def _model(name: str, entry: _Entry) -> Model:
+    family, tied = ARCHITECTURES[entry.architecture], entry.tied_embeddings
+    groups, shared = tuple(group.layers for group in entry.groups), family.of_model
+    if not groups:
         mixer = family.attention(entry.heads or 0, entry.kv_heads or 0, entry.head_dim or 0)
         groups = (LayerGroup(entry.layers or 0, (mixer,), family.mlp(entry.intermediate or 0)),)
-        if entry.mtp is None:
-            return groups, None
-    from medusa_sim.models.layers import layers_of  # layers that are all alike need no other kind of mixer
-
-    where = MODELS_FILE.name
-    groups = groups or tuple(
-        layers_of(each, where, f"{name}.groups[{index}]") for index, each in enumerate(entry.groups)
-    )
-    return groups, None if entry.mtp is None else layers_of(entry.mtp, where, f"{name}.mtp")
-
-
-def _model(name: str, entry: _Entry) -> Model:
-    groups, mtp = _layers(name, entry)
-    tied, shared = entry.tied_embeddings, ARCHITECTURES[entry.architecture].of_model
     model = Model(
         name=name,
         groups=groups,
         tied_embeddings=entry.architecture == "opt" if tied is None else tied,
-        mtp=mtp,
+        mtp=None if entry.mtp is None else entry.mtp.layers,
         notes=(entry.note,) if entry.note else (),
         **{key: getattr(entry, key) for key in _AS_GIVEN},
         **of_dtype(entry.dtype),

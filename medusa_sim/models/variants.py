@@ -49,9 +49,7 @@ class Architecture:
     samples_top_k: bool = False
     samples_top_p: bool = True
 
-    def attention(
-        self, heads: int, kv_heads: int, head_dim: int, size: int | None = None, *, chunked: bool = False
-    ) -> Grouped:
+    def attention(self, heads: int, kv_heads: int, head_dim: int, size: int | None = None) -> Grouped:
         """Attention of so many heads with the family's biases and norms; `size` as in `Grouped`."""
         return Grouped(
             heads=heads,
@@ -61,7 +59,6 @@ class Architecture:
             output_bias=self.output_bias,
             qk_norm=self.qk_norm,
             size=size,
-            chunked=chunked,
         )
 
     def mlp(self, width: int) -> Mlp:
