@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -29,11 +28,10 @@ from medusa_sim.gpus.inheritance import (
     InheritFile,
     inherit_kernels,
     inheritance,
-    is_chained,
 )
 from medusa_sim.gpus.kernels import KernelSet
 from medusa_sim.gpus.local import LocalDevice
-from medusa_sim.gpus.power import Power, PowerToml, check_power, scaled
+from medusa_sim.gpus.power import Power, PowerToml, scaled
 from medusa_sim.outside.limits import SPEC_BYTES
 from medusa_sim.reading.documents import toml_of
 from medusa_sim.reading.files import FileState, file_state, read_text
@@ -211,36 +209,19 @@ def _relatives(file: _GpuFile, data_dir: str | os.PathLike[str] | None) -> tuple
             relatives.append(_datasheet(_state_of(lender, data_dir)))
     except SpecError as error:
         raise SpecError(f"{file.gpu.path}: inherit: {error}") from error
-    _refuse_chains(file, relatives)
     return tuple(relatives)
-
-
-def _refuse_chains(file: _GpuFile, relatives: Sequence[_GpuFile]) -> None:
-    by_name = {relative.gpu.name: relative for relative in (*relatives, file)}
-    for set_name, borrowed in file.borrowed.items():
-        for section, _, reference in borrowed.references:
-            relative = by_name[reference.gpu]
-            again = relative.borrowed.get(reference.set_name)
-            held = relative.gpu.kernels.get(reference.set_name, KernelSet())
-            if again is not None and is_chained(section, reference, held, again):
-                raise SpecError(
-                    f"{file.gpu.path}: kernels.{set_name}.inherit.{section}: {reference} is itself "
-                    "inherited; name the GPU and set that were measured"
-                )
 
 
 @lru_cache(maxsize=128)
 def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
-    own = {each.gpu.name: each.gpu.kernels for each in (file, *relatives)}
+    fitted = {each.gpu.name: each.gpu.kernels for each in (file, *relatives)}
     chips = {each.gpu.name: each.gpu.chip for each in (file, *relatives)}
     kernels = dict(file.gpu.kernels)
     for set_name, borrowed in file.borrowed.items():
-        kernels[set_name] = inherit_kernels(
-            kernels[set_name],
-            borrowed,
-            lambda gpu, name: own[gpu].get(name, KernelSet()),
-            chips,
-        )
+        try:
+            kernels[set_name] = inherit_kernels(borrowed, fitted, chips)
+        except SpecError as error:
+            raise SpecError(f"{file.gpu.path}: {error}") from error
     present = {name: held for name, held in kernels.items() if held != KernelSet()}
     return dataclasses.replace(file.gpu, kernels=present, power=_power(file, relatives))
 
@@ -340,8 +321,6 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
         check_dtypes(getattr(file, key), path, key)
     if (file.linked_gpus is None) != (file.wide_link_bandwidth_bytes_per_s is None):
         raise SpecError(f"{path}: linked_gpus and wide_link_bandwidth_bytes_per_s: give both or neither")
-    if file.power is not None:
-        check_power(file.power, str(path))
     numbers: dict[str, Sourced[Any]] = {
         name: value for name in _NUMBERS if (value := getattr(file, name)) is not None
     }

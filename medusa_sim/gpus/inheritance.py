@@ -19,7 +19,7 @@ Only parameters that were fitted on the named GPU itself are borrowed, never bor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -115,13 +115,11 @@ class InheritFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels that `set_name` of `gpu` borrows: (section, entry, reference), why, `widen`, `slower`."""
+    """Kernels that `set_name` of `gpu` borrows: (section, entry, reference). given: as its file says it."""
 
     gpu: str
     set_name: str
-    reason: str
-    widen: float
-    slower: float
+    given: InheritFile
     references: tuple[tuple[str, str, Reference], ...]
 
 
@@ -143,14 +141,7 @@ def inheritance(given: InheritFile, where: str, gpu: str, set_name: str) -> Inhe
             references.append((section, entry, reference))
     if not references:
         raise SpecError(f"{key}: nothing is inherited; give at least one of {', '.join(BORROWED)}")
-    return Inheritance(
-        gpu=gpu,
-        set_name=set_name,
-        reason=given.reason,
-        widen=given.widen,
-        slower=given.slower,
-        references=tuple(references),
-    )
+    return Inheritance(gpu=gpu, set_name=set_name, given=given, references=tuple(references))
 
 
 def _reference(where: str, given: str, key: str, set_name: str, gpu: str) -> Reference:
@@ -166,29 +157,29 @@ def _reference(where: str, given: str, key: str, set_name: str, gpu: str) -> Ref
     return reference
 
 
-Lookup: TypeAlias = Callable[[str, str], KernelSet]
-"""(GPU, set name) -> the kernels fitted on that GPU itself."""
-
-
 def inherit_kernels(
-    own: KernelSet,
-    borrowed: Inheritance,
-    lookup: Lookup,
-    chips: Mapping[str, Chip],
+    borrowed: Inheritance, fitted: Mapping[str, Mapping[str, KernelSet]], chips: Mapping[str, Chip]
 ) -> KernelSet:
-    """`own`, with entries that it lacks taken from `borrowed`. A relative's missing entry is skipped.
+    """The GPU's own kernels, with entries that it lacks taken from `borrowed`.
 
     Each borrowed kernel says so: `Fit.inherited_from` is the reference, `Fit.source` gains the reason, and a
     band from another GPU is stretched about its centre (in the logarithm): by `widen`, and at least by what
-    kernels were measured to err on other GPUs. chips: of every GPU that is named.
+    kernels were measured to err on other GPUs. fitted: by GPU and set, the kernels fitted on that GPU itself.
+    chips: of every GPU that is named. Raises SpecError for a reference that finds nothing.
     """
-    own_chip = chips[borrowed.gpu]
+    own, own_chip = fitted[borrowed.gpu][borrowed.set_name], chips[borrowed.gpu]
     merged = {section: dict(own.table(section)) for section in BORROWED}
     for section, entry, reference in borrowed.references:
-        lent, chip = lookup(reference.gpu, reference.set_name).table(section), chips[reference.gpu]
+        held, chip = fitted[reference.gpu].get(reference.set_name, KernelSet()), chips[reference.gpu]
+        lent = held.table(section)
+        if reference.entry not in (*lent, *([EVERY_ENTRY] if lent else [])):
+            raise SpecError(
+                f"kernels.{borrowed.set_name}.inherit.{section}: {reference} was not fitted there, or is "
+                "itself inherited; name the GPU and set that were measured"
+            )
         pairs = [(name, name) for name in lent] if entry == EVERY_ENTRY else [(entry, reference.entry)]
         for mine, theirs in pairs:
-            if mine not in merged[section] and theirs in lent:
+            if mine not in merged[section]:
                 kernel = carried(lent[theirs], chip, own_chip, theirs)
                 is_alike = chip.architecture == own_chip.architecture
                 fit = _borrowed_fit(kernel.fit, reference, borrowed, (section, mine), is_alike=is_alike)
@@ -204,21 +195,6 @@ def fitted_kernels(held: KernelSet) -> dict[str, Kernel]:
         for section in SECTIONS
         for entry, kernel in held.table(section).items()
     }
-
-
-def _has(held: KernelSet, section: str, entry: str) -> bool:
-    if entry == EVERY_ENTRY:
-        return any(place.split(".")[0] == section for place in fitted_kernels(held))
-    return f"{section}.{entry}" in fitted_kernels(held)
-
-
-def is_chained(section: str, reference: Reference, held: KernelSet, again: Inheritance) -> bool:
-    """Whether `reference` leads to an entry that its GPU borrows: not in `held`, but named by `again`."""
-    borrowed = any(
-        other == section and (EVERY_ENTRY in (entry, reference.entry) or entry == reference.entry)
-        for other, entry, _ in again.references
-    )
-    return borrowed and not _has(held, section, reference.entry)
 
 
 def _borrowed_fit(
@@ -240,14 +216,14 @@ def _borrowed_fit(
             error = math.hypot(error, TRANSFER_ERROR_LIBRARY)
         if is_other:
             error = math.hypot(error, TRANSFER_ERROR)
-        widen = borrowed.widen if is_far and section not in TRANSFER_ERROR_STREAMED else 1.0
+        widen = borrowed.given.widen if is_far and section not in TRANSFER_ERROR_STREAMED else 1.0
         residuals = tuple(widen_band(residual, widen, error) for residual in residuals)
     return msgspec.structs.replace(
         fit,
-        source=f"inherited from {reference} ({borrowed.reason}): {fit.source}",
+        source=f"inherited from {reference} ({borrowed.given.reason}): {fit.source}",
         inherited_from=str(reference),
         residuals=residuals,
-        slower=borrowed.slower if is_far else 1.0,
+        slower=borrowed.given.slower if is_far else 1.0,
         together=fit.together if not is_far else TOGETHER_ALIKE if is_alike else TOGETHER,
     )
 

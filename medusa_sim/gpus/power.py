@@ -13,7 +13,6 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.errors import SpecError
 from medusa_sim.reading.strict import Error, Sourced, Text
 
 TRANSFER_ERROR = 0.3
@@ -51,6 +50,14 @@ class PowerToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     fit: PowerFit | None = None
     inherit: Text | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError unless exactly one of fit and inherit is given."""
+        if (self.fit is None) == (self.inherit is None):
+            raise ValueError(
+                'give either [power.fit], fitted to watts of this GPU, or inherit = "GPU", the GPU whose '
+                "parameters are scaled by the limit"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
@@ -59,15 +66,6 @@ class Power:
     limit_watts: float
     fit: PowerFit
     lender: str = ""
-
-
-def check_power(given: PowerToml, where: str) -> None:
-    """Raise SpecError unless exactly one of fit and inherit is given."""
-    if (given.fit is None) == (given.inherit is None):
-        raise SpecError(
-            f'{where}: power: give either [power.fit], fitted to watts of this GPU, or inherit = "GPU", the '
-            "GPU whose parameters are scaled by the limit"
-        )
 
 
 def scaled(fit: PowerFit, dtype: str, *, limit: float, peak: float, bandwidth: float) -> PowerFit:

@@ -10,13 +10,10 @@ from medusa_sim.errors import SpecError
 from medusa_sim.gpus.gpu import Chip, load_gpu
 from medusa_sim.gpus.inheritance import (
     BORROWED,
-    Inheritance,
     InheritFile,
-    Reference,
-    is_chained,
     transfer_error,
 )
-from medusa_sim.gpus.kernels import KernelSet, chosen_by_time, without_clusters
+from medusa_sim.gpus.kernels import chosen_by_time, without_clusters
 from medusa_sim.gpus.local import LAWS_FILE, TypeLaw, _laws, _of_target, laws, local_law
 from medusa_sim.gpus.power import TRANSFER_ERROR, scaled
 from medusa_sim.reading.files import file_state
@@ -98,22 +95,6 @@ def test_a_kernel_of_another_gpu_errs_by_what_was_found_between_measured_ones(se
 def test_scaled_formats_err_by_less_alike_and_by_more_elsewhere():
     found = [transfer_error("gemm", is_far=True, is_alike=alike, is_scaled=True) for alike in (True, False)]
     assert found == [0.05, 0.63]
-
-
-@pytest.mark.parametrize(
-    ("section", "entry", "lent", "chained"),
-    [
-        ("gemm", "bf16", "bf16", True), ("gemm", "bf16", "fp8", False), ("moe", "bf16", "bf16", False),
-        ("gemm", "*", "fp8", True), ("gemm", "bf16", "*", True),
-    ],
-)  # fmt: skip
-def test_an_entry_that_its_lender_borrows_is_a_chain(section, entry, lent, chained):
-    """Of the same section, by name or as a whole, and not the lender's own."""
-    again = Inheritance(
-        gpu="b", set_name="x", reason="a test", widen=1.0, slower=1.0,
-        references=((section, entry, Reference(gpu="c", set_name="x", entry=entry)),),
-    )  # fmt: skip
-    assert is_chained("gemm", Reference(gpu="b", set_name="x", entry=lent), KernelSet(), again) == chained
 
 
 @pytest.mark.parametrize(("times", "allowed"), [(1.0, True), (10.0, True), (10.5, False)])

@@ -319,10 +319,14 @@ def test_what_was_measured_wins_and_a_band_of_the_same_gpu_is_not_widened(tmp_pa
     )
 
 
-def test_a_relative_without_the_section_adds_no_empty_set(tmp_path):
+@pytest.mark.parametrize("inherit", [
+    {"attention": "relative"}, {"gemm": {"bf16": "relative"}}, {"gemm": {"fp8": "relative:sglang:fp16"}},
+    {"gemm": "relative:paper"}, {"gemm": {"*": "relative:torch:fp8"}}, {"moe": "test-gpu:sglang"},
+])  # fmt: skip
+def test_what_a_relative_lacks_cannot_be_inherited(tmp_path, inherit):
     _relative(tmp_path)
-    gpu = _with_inherit(tmp_path, {"reason": "same chip", "attention": "relative"})
-    assert gpu.kernels == {}
+    with one_line(SpecError, f"kernels.torch.inherit.{next(iter(inherit))}: ", "was not fitted there"):
+        _with_inherit(tmp_path, {"reason": "same chip", **inherit})
 
 
 @pytest.mark.parametrize(
@@ -356,7 +360,9 @@ def test_an_inherited_kernel_cannot_be_inherited_again(tmp_path):
     middle = _content("middle")
     middle["kernels"] = {"torch": {"inherit": {"reason": "same chip", "gemm": "relative"}}}
     _write(tmp_path, middle, "middle")
-    with pytest.raises(SpecError, match="middle:torch is itself inherited; name the GPU and set"):
+    with pytest.raises(
+        SpecError, match="middle:torch was not fitted there, or is itself inherited; name the GPU and set"
+    ):
         _with_inherit(tmp_path, {"reason": "a copy of a copy", "gemm": "middle"})
 
 
