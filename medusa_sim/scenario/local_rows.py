@@ -78,21 +78,27 @@ class LocalRow:
     passes: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class LocalRows:
-    """A paste, read. told: arguments of a scenario that it names; drafted, accepted: counts of drafts.
+    """A paste, as far as it is read.
 
-    rounds: of the requests that drafted; 0 where nothing tells. drafted_us: mean time of a token of these; 0
-    where none did.
+    told: arguments of a scenario that it names. drafted, accepted: counts of drafts. rounds: of the requests
+    that drafted; 0 where nothing tells. draft_us: time of the `draft_tokens` of these.
     """
 
-    rows: tuple[LocalRow, ...]
-    told: dict[str, str]
+    rows: list[LocalRow] = field(default_factory=list)
+    told: dict[str, str] = field(default_factory=dict)
     build: str = ""
     drafted: float = 0.0
     accepted: float = 0.0
     rounds: float = 0.0
-    drafted_us: float = 0.0
+    draft_tokens: float = 0.0
+    draft_us: float = 0.0
+
+    @property
+    def drafted_us(self) -> float:
+        """Mean time of a token of the requests that drafted; 0 where none did."""
+        return self.draft_us / max(self.draft_tokens, 1.0)
 
     @property
     def accepted_share(self) -> float | None:
@@ -125,44 +131,6 @@ class LocalRows:
             return f"{self.tokens_per_round:.4g}@{self.drafts}"
         return f"{100.0 * self.accepted_share:.4g}%@{drafts or _USUAL_DRAFTS}"
 
-
-def is_written_by_tools(text: str) -> bool:
-    """Whether a text holds what only these tools write."""
-    return any(mark in text for mark in _MARKS)
-
-
-def read_rows(path: Path) -> LocalRows:
-    """The rows of a file, or of a paste. Raises DataError in one line where it holds none."""
-    return rows_of(read_text(path, UPLOAD_BYTES, WANTED, DataError), path)
-
-
-def rows_of(text: str, where: Path) -> LocalRows:
-    """The rows of a text; `where` names it in messages."""
-    if text.lstrip()[:1] in ("{", "["):
-        found = _of_json(json_documents(text, where, WANTED, DataError, finite=False), where)
-    else:
-        found = _of_lines([line[:LINE_CHARACTERS] for line in lines_of(text)])
-    if not found.rows and not found.drafted:
-        raise DataError(f"{named(where)}: holds no speed of a forward pass; give {WANTED}")
-    for row in found.rows:
-        if not _FASTEST_US <= row.time_us <= _SLOWEST_US:
-            raise DataError(f"{named(where)}: a pass of {row.time_us:.3g} us: not a time that a model takes")
-    return found
-
-
-@dataclass(slots=True)
-class _Reading:
-    """What was read so far, as `LocalRows` has it; `draft_us` is the time of `draft_tokens`."""
-
-    rows: list[LocalRow] = field(default_factory=list)
-    told: dict[str, str] = field(default_factory=dict)
-    build: str = ""
-    drafted: float = 0.0
-    accepted: float = 0.0
-    rounds: float = 0.0
-    draft_tokens: float = 0.0
-    draft_us: float = 0.0
-
     def add_test(self, entry: dict[str, Any]) -> None:
         """A test of llama-bench; anything else adds nothing."""
         rate, prompt, made = (_number(entry.get(key)) for key in ("avg_ts", "n_prompt", "n_gen"))
@@ -188,38 +156,49 @@ class _Reading:
             prompt = _number(times.get("cache_n")) + _number(times.get("prompt_n"))
             self.rows.append(_plain(prompt + 0.5 * made, rate))
 
-    @property
-    def found(self) -> LocalRows:
-        """All of it."""
-        return LocalRows(
-            rows=tuple(self.rows),
-            told=self.told,
-            build=self.build,
-            drafted=self.drafted,
-            accepted=self.accepted,
-            rounds=self.rounds,
-            drafted_us=self.draft_us / max(self.draft_tokens, 1.0),
-        )
+
+def is_written_by_tools(text: str) -> bool:
+    """Whether a text holds what only these tools write."""
+    return any(mark in text for mark in _MARKS)
+
+
+def read_rows(path: Path) -> LocalRows:
+    """The rows of a file, or of a paste. Raises DataError in one line where it holds none."""
+    return rows_of(read_text(path, UPLOAD_BYTES, WANTED, DataError), path)
+
+
+def rows_of(text: str, where: Path) -> LocalRows:
+    """The rows of a text; `where` names it in messages."""
+    if text.lstrip()[:1] in ("{", "["):
+        found = _of_json(json_documents(text, where, WANTED, DataError, finite=False), where)
+    else:
+        found = _of_lines([line[:LINE_CHARACTERS] for line in lines_of(text)])
+    if not found.rows and not found.drafted:
+        raise DataError(f"{named(where)}: holds no speed of a forward pass; give {WANTED}")
+    for row in found.rows:
+        if not _FASTEST_US <= row.time_us <= _SLOWEST_US:
+            raise DataError(f"{named(where)}: a pass of {row.time_us:.3g} us: not a time that a model takes")
+    return found
 
 
 def _of_json(documents: list[Any], where: Path) -> LocalRows:
-    entries = [entry for found in documents for entry in (found if isinstance(found, list) else [found])]
-    reading = _Reading()
+    entries = [entry for each in documents for entry in (each if isinstance(each, list) else [each])]
+    found = LocalRows()
     for entry in entries:
         if not isinstance(entry, dict):
             raise DataError(f"{named(where)}: holds {shown(entry)}; give {WANTED}")
-        reading.told |= _told(
+        found.told |= _told(
             device=str(entry.get("gpu_info") or entry.get("cpu_info") or ""),
             backend=str(entry.get("backends") or ""),
             file=str(entry.get("model_filename") or ""),
             model=str(entry.get("model_type") or ""),
         )
-        reading.build = str(entry.get("build_number") or reading.build)
-        reading.add_test(entry)
+        found.build = str(entry.get("build_number") or found.build)
+        found.add_test(entry)
         times = entry.get("timings", entry)
         if isinstance(times, dict):
-            reading.add_request(times)
-    return reading.found
+            found.add_request(times)
+    return found
 
 
 def _rounds(made: float, accepted: float) -> float:
@@ -249,28 +228,28 @@ def _tested(prompt: float, made: float, depth: float, rate: float) -> Iterator[L
 
 def _of_lines(lines: list[str]) -> LocalRows:
     """Tables and lines of a terminal."""
-    reading = _Reading()
+    found = LocalRows()
     head: list[str] = []
     rates: list[float] = []
     for line in lines:
-        if found := _DEVICE.search(line):
-            reading.told |= _told(device=next(name for name in found.groups() if name))
-        if found := _BUILD.search(line):
-            reading.build = found[2] or found[1]
-        if found := _RATE.search(line):
-            rates.append(float(found[1]))
+        if match := _DEVICE.search(line):
+            found.told |= _told(device=next(name for name in match.groups() if name))
+        if match := _BUILD.search(line):
+            found.build = match[2] or match[1]
+        if match := _RATE.search(line):
+            rates.append(float(match[1]))
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.count("|") > 2 else []
         if "t/s" in cells or all(name in cells for name in _BATCHED):
             head = cells
         elif head and len(cells) == len(head) and not set(line) <= set("|-: "):
             row = dict(zip(head, cells, strict=True))
-            reading.told |= _told(backend=row.get("backend", ""), model=row.get("model", ""))
-            reading.rows += _row_of_batches(row) if "PP" in row else _row_of_test(row)
-    if rates and not reading.rows:
-        reading.rows.append(_plain(256.0, rates[-1]))  # the mean stands last
-        reading.told.setdefault("runtime", runtime_of_backend("mlx"))
-    reading.drafted, reading.accepted, reading.rounds = _drafts_of(lines)
-    return reading.found
+            found.told |= _told(backend=row.get("backend", ""), model=row.get("model", ""))
+            found.rows += _row_of_batches(row) if "PP" in row else _row_of_test(row)
+    if rates and not found.rows:
+        found.rows.append(_plain(256.0, rates[-1]))  # the mean stands last
+        found.told.setdefault("runtime", runtime_of_backend("mlx"))
+    found.drafted, found.accepted, found.rounds = _drafts_of(lines)
+    return found
 
 
 def _drafts_of(lines: list[str]) -> tuple[float, float, float]:
