@@ -238,29 +238,16 @@ def _head_accuracy(file: HeadTopkFile, where: str) -> HeadAccuracy:
     return HeadAccuracy.checked(accuracy, labels, correlation=file.correlation, where=where)
 
 
-def isotonic_decreasing(children: npt.ArrayLike) -> FloatArray:
-    """The nearest never-rising vector in least squares (pool adjacent violators).
-
-    A draft model's children come in order, so a later one cannot be taken before an earlier one; the
-    deep end of a measured vector rises by noise only. Written out because importing scipy takes as long as
-    a whole default sweep; a test compares both.
-    """
-    means: list[float] = []
-    sizes: list[int] = []
-    for value in np.asarray(children, dtype=np.float64):
-        means.append(float(value))
-        sizes.append(1)
-        while len(means) > 1 and means[-1] > means[-2]:
-            size = sizes[-1] + sizes[-2]
-            means[-2:] = [(means[-1] * sizes[-1] + means[-2] * sizes[-2]) / size]
-            sizes[-2:] = [size]
-    return np.repeat(means, sizes)
-
-
 def _draft_accuracy(file: DraftVectorFile, where: str) -> HeadAccuracy:
+    """Children of a draft model come in order: the nearest vector that never rises, at every depth.
+
+    The deep end of a measured one rises by noise only.
+    """
+    from scipy.optimize import isotonic_regression
+
     if file.depth_max < 1 or not file.children:
         raise SpecError(f"{where}: depth_max must be at least 1 and children not empty")
-    accuracy = np.tile(isotonic_decreasing(file.children), (file.depth_max, 1))
+    accuracy = np.tile(isotonic_regression(file.children, increasing=False).x, (file.depth_max, 1))
     labels = np.full(file.depth_max, file.trials) if file.trials else None
     return replace(HeadAccuracy.checked(accuracy, labels, where=where), shared=True)
 

@@ -32,7 +32,7 @@ from medusa_sim.acceptance.heads import (
     tokens_per_step_by_heads,
     tokens_per_step_error,
 )
-from medusa_sim.acceptance.profile import CURVE_HEADS, _draft_accuracy, isotonic_decreasing, load_acceptance
+from medusa_sim.acceptance.profile import CURVE_HEADS, _draft_accuracy, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecError, UsageError
 
@@ -371,13 +371,6 @@ def test_profile_without_source_or_of_another_schema_is_refused(tmp_path):
     path.write_text("schema = 2\ntitle = 't'\nsource = 's'\nkind = 'curve'\npoints = [[2, 1.5]]\n")
     with pytest.raises(SpecError, match="schema: given 2; allowed: 1"):
         load_acceptance(path)
-
-
-@given(values=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12))
-def test_a_vector_is_made_never_to_rise_as_scipy_makes_it(values):
-    from scipy.optimize import isotonic_regression
-
-    assert isotonic_decreasing(values) == pytest.approx(isotonic_regression(values, increasing=False).x)
 
 
 def test_schemes_and_workloads_are_ratios_of_accepted_drafts_in_the_papers_figures():
