@@ -10,7 +10,7 @@ A tree is exported as an engine grows it: a depth, children kept a level and a s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -56,6 +56,11 @@ class ChainGrid:
         """(B,) weight of each batch: doublings of the batch that it stands for, so that sizes count alike."""
         before = np.concatenate([[self.batch[0] - 1], self.batch[:-1]])
         return np.asarray((self.batch - before) / (self.batch * np.log(2.0)))
+
+    def with_idle(self, cost: Callable[[int], float] | None) -> ChainGrid:
+        """With a loaded drafter, whose plain step costs that share more by batch; None: it cannot stop."""
+        idle = [_NEVER if cost is None else -np.log1p(cost(int(batch))) for batch in self.batch]
+        return replace(self, log_speedup=np.column_stack([idle, self.log_speedup[:, 1:]]))
 
     def speedup(self, batch: int, drafts: int) -> float:
         """At one searched batch."""
@@ -147,8 +152,7 @@ def best_tiers(
     """
     ends = [size for size in captured if grid.batch[0] <= size < grid.batch[-1]]
     edges = [int(grid.batch[0]) - 1, *ends, int(grid.batch[-1])]
-    value = grid.log_speedup.copy()
-    value[:, 0] = _NEVER if idle_cost is None else [-np.log1p(idle_cost(int(batch))) for batch in grid.batch]
+    value = grid.with_idle(idle_cost).log_speedup
     score = np.array(
         [
             (value * grid.weight[:, None])[(grid.batch > low) & (grid.batch <= high)].sum(axis=0)
@@ -259,12 +263,8 @@ def chain_plan(
     drafted = sorted(numbers - {0})
     static = drafted[0] if len(drafted) == 1 else best_static(grid)
     schedule = best_tiers(grid, captured, gain=answer.question.switching_gain, idle_cost=idle_cost)
-    taxed = grid.mean_gain(drafts_by_batch(grid, schedule))
-    if idle_cost is not None:
-        off = drafts_by_batch(grid, schedule) == 0
-        lost = np.asarray([np.log1p(idle_cost(int(batch))) for batch in grid.batch])
-        taxed -= float(np.average(np.where(off, lost, 0.0), weights=grid.weight))
-    gain = float(np.expm1(taxed - grid.mean_gain(np.full(grid.batch.size, static))))
+    switched = grid.with_idle(idle_cost).mean_gain(drafts_by_batch(grid, schedule))
+    gain = float(np.expm1(switched - grid.mean_gain(np.full(grid.batch.size, static))))
     use = scheduled and len(numbers) != 1 and len(schedule) > 1 and schedule[0].drafts > 0 and gain >= margin
     whole = (Tier(int(grid.batch[0]), int(grid.batch[-1]), static),)
     tiers = schedule if use else whole

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import ceil
 
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export import ENGINES, exports
-from medusa_sim.export.as_json import json_settings
 from medusa_sim.export.chains import best_tree, chain_plan, graph_sizes, idle_cost, tree_notes
 from medusa_sim.export.settings import (
     Chosen,
     EngineExport,
     EngineMethod,
     EngineSettings,
+    Versions,
     forgone_tree,
     length_note,
     range_notes,
     tier_notes,
     too_small,
 )
+from medusa_sim.grid.quantities import scenario_values
 from medusa_sim.models.checkpoints import drafter_id
 from medusa_sim.models.parallel import ONE
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.serving.traffic import step_limits, step_tokens
 from medusa_sim.step.drafter import drafters
 
-METHODS = {name: engine.methods for name, engine in exports().items()}
-"""Each engine's names of our drafting methods."""
+_OF_A_ROW = (
+    "batch_min", "batch_max", "seq_len", "candidates", "drafts", "width", "chain", "paths", "tokens_per_step",
+    "speedup",
+)  # fmt: skip
+"""Values of a row of a schedule that an engine needs to run it."""
 
 
 def engine_settings(
@@ -41,11 +46,27 @@ def engine_settings(
     if engine not in ENGINES:
         raise UsageError(unknown_name("engine", engine, ENGINES))
     if engine == "json":
-        settings = json_settings(answer, version, draft_path)
+        settings = _json_settings(answer, version, draft_path)
     else:
         settings = _settings(exports()[engine], answer, version, draft_path)
     notes = (*_acceptance_note(answer), *_latency_note(answer), *_gpu_notes(answer, engine))
     return replace(settings, notes=(*settings.notes, *notes))
+
+
+def _json_settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
+    """JSON for no engine in particular, with trees, for code of one's own: a versioned file."""
+    known, _ = Versions("json", ("1",), "1").chosen(version)
+    values = {
+        "schema": f"medusa-sim/schedule/{known}",
+        **scenario_values(answer.scenario, "gpu", "model", "tp", "ep", "drafter"),
+        "draft_path": draft_path,
+        **scenario_values(answer.scenario, "acceptance"),
+        "enable": answer.enable,
+        "loses_from_length": answer.break_even_context.loses_from,
+        "schedule": [{name: getattr(row, name) for name in _OF_A_ROW} for row in answer.schedule],
+    }
+    text = json.dumps(values, indent=1, allow_nan=False) + "\n"
+    return EngineSettings(engine="json", version=known, text=text)
 
 
 def _settings(
@@ -143,7 +164,7 @@ def engine_method(engine: EngineExport, method: str, version: str) -> EngineMeth
     name, known = engine.name, engine.methods
     if method not in known:
         why = engine.missing_methods.get(method, "its documentation has none")
-        others = [name for name, methods in METHODS.items() if method in methods]
+        others = [name for name, other in exports().items() if method in other.methods]
         advice = f"export to {' or '.join(others)}" if others else "choose another drafter"
         if method == "eagle" and "eagle3" in known:
             advice = f"{advice}; with an EAGLE-3 checkpoint say --drafter eagle3"

@@ -19,8 +19,7 @@ from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineExport, EngineSettings, option_words, parallel_values
 from medusa_sim.load.limits import ServerSettings, limits_of
 from medusa_sim.models.checkpoints import drafter_id, weights_id
-from medusa_sim.models.model import Model
-from medusa_sim.models.named import checkpoint_ids, load_model
+from medusa_sim.models.named import checkpoint_ids
 from medusa_sim.outside.escaping import for_comment
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.scenario.question import Question as Recommended
@@ -98,7 +97,7 @@ def launch_command(
     if engine not in _SERVED:
         raise UsageError(unknown_name("engine with a launch command", engine, _SERVED))
     known_engine = _SERVED[engine]
-    form, published, ids = scenario.model.form, _published(scenario), checkpoint_ids(scenario.model.name)
+    form, published, ids = scenario.model.form, scenario.published, checkpoint_ids(scenario.model.name)
     usual, named, notes = ids[0] if ids else scenario.model.name, published.checkpoint, list[str]()
     checkpoint = named if named and (form == published.form or named in ids) else usual
     if form != published.form and not _quantises(known_engine, scenario):
@@ -148,13 +147,6 @@ def launch_values(
 
 def _quantises(engine: EngineExport, scenario: Scenario) -> bool:
     """Whether the engine makes the weights of a 16-bit checkpoint fp8 itself."""
-    is_fp8 = (
-        _STORED.get(scenario.model.form, scenario.model.form) == "fp8" and _published(scenario).form in HALVES
-    )
+    form = scenario.model.form
+    is_fp8 = _STORED.get(form, form) == "fp8" and scenario.published.form in HALVES
     return is_fp8 and engine.quantises_on_load
-
-
-def _published(scenario: Scenario) -> Model:
-    """The model in the format of the checkpoint that its name means."""
-    model = scenario.arguments.model
-    return model if isinstance(model, Model) else load_model(model)

@@ -21,7 +21,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES, exports
 from medusa_sim.export.ab import ab_script, batches
 from medusa_sim.export.chains import best_static, chain_grid, drafts_by_batch, graph_sizes, idle_cost
-from medusa_sim.export.engines import METHODS, _limit_note, engine_settings
+from medusa_sim.export.engines import _limit_note, engine_settings
 from medusa_sim.export.settings import length_note
 from medusa_sim.models.checkpoints import drafter_id
 from medusa_sim.models.parallel import Parallel
@@ -162,6 +162,7 @@ def small(method: str) -> Recommendation:
     return answered(method, heads_profile() if method == "medusa" else None, batch_max=8)
 
 
+METHODS = {name: engine.methods for name, engine in exports().items()}
 EVERY = [(engine, method) for engine, methods in METHODS.items() for method in methods]
 
 
