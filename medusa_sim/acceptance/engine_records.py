@@ -68,16 +68,12 @@ def read_counts(path: Path, before: Path | None = None) -> list[AcceptanceCounts
 
 def counts_in(documents: Sequence[Any], path: Path) -> list[AcceptanceCounts]:
     """The counts in documents of JSON; none where they hold none. Raises DataError as `read_counts`."""
-    return list(_in_json(documents, path))
-
-
-def _in_json(documents: Sequence[Any], path: Path) -> Iterator[AcceptanceCounts]:
-    for document in documents:
-        model = _model_of(document)
-        for table in _tables(document):
-            counts = _counts_of(table, model, path)
-            if counts is not None:
-                yield replace(counts, is_request=_is_record(table))
+    return [
+        replace(counts, is_request=_is_record(table))
+        for document in documents
+        for table in _tables(document)
+        if (counts := _counts_of(table, _model_of(document), path)) is not None
+    ]
 
 
 def _tables(value: Any) -> Iterator[dict[str, Any]]:

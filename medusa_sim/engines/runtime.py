@@ -271,10 +271,10 @@ def _distance(version: str, span: tuple[str, str]) -> tuple[int, int, int]:
 def _unknown(kind: str, given: str, known: tuple[str, ...]) -> str:
     """The message for an unknown name of a runtime or engine."""
     if given.lower() in UNTIMED:
-        steps = "nobody measured its steps; choose cuda-graph (kernels alone)"
-        if given.lower() == "llama-cpp":
-            steps = f"it has a runtime for each backend; choose {', '.join(local_runtime_names())}"
-        return f"{kind} {shown(given)}: {steps}, and `recommend --export {given.lower()}` for its settings"
+        return (
+            f"{kind} {shown(given)}: it has a runtime for each backend; choose "
+            f"{', '.join(local_runtime_names())}, and `recommend --export {given.lower()}` for its settings"
+        )
     return unknown_name(kind, given, known)
 
 

@@ -85,19 +85,14 @@ class MoE(
         """Weights of one routed expert, without biases."""
         return (3 if self.gated else 2) * (self.latent or hidden) * self.inter
 
-    def shared_weights(self, hidden: int) -> int:
-        """Weights of the shared experts of one layer."""
-        return (3 if self.gated else 2) * hidden * self.shared
-
-    def router_weights(self, hidden: int) -> int:
-        """Weights of the router of one layer, with the gate of its shared experts."""
-        return hidden * (self.experts + self.shared_gate)
-
     def other_parameters(self, hidden: int) -> int:
-        """The router, the projections around latent experts, and biases of router and held experts."""
+        """The router with the gate of its shared experts, the projections around latent experts, and biases
+        of router and held experts.
+        """
+        router = hidden * (self.experts + self.shared_gate)
         wide = (2 if self.gated else 1) * self.inter + hidden
         biases = self.biases * (self.experts + self.held * wide)
-        return self.router_weights(hidden) + 2 * hidden * (self.latent or 0) + biases
+        return router + 2 * hidden * (self.latent or 0) + biases
 
     @property
     def widest(self) -> int:

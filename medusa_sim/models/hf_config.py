@@ -57,7 +57,6 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: Vocab
     max_position_embeddings: Length
     intermediate_size: Width | None = None
-    ffn_dim: Width | None = None
     num_key_value_heads: Width | None = None
     head_dim: Width | None = None
     word_embed_proj_dim: Width | None = None
@@ -106,13 +105,12 @@ def model_of(content: dict[str, Any], file: Path, name: str) -> Model:
     content = _by_known_names(content, family, refuse)
     config = convert(content, _Config, file)
     heads = config.num_attention_heads
-    kv_heads = heads if family == "opt" else config.num_key_value_heads or heads
+    kv_heads = config.num_key_value_heads or heads
     if heads % kv_heads:
         refuse("num_key_value_heads", f"given {kv_heads}; it must divide num_attention_heads = {heads}")
     if family == "opt":
         _check_opt(config, refuse)
     layout = _layout(content, family)
-    width_key = "ffn_dim" if family == "opt" else "intermediate_size"
     found = read_family(
         family,
         Given(
@@ -122,9 +120,8 @@ def model_of(content: dict[str, Any], file: Path, name: str) -> Model:
             hidden=config.hidden_size,
             heads=heads,
             kv_heads=kv_heads,
-            given_head_dim=None if family == "opt" else config.head_dim,
-            given_width=getattr(config, width_key),
-            width_key=width_key,
+            given_head_dim=config.head_dim,
+            given_width=config.intermediate_size,
             layout=layout,
             refuse=refuse,
         ),
@@ -136,7 +133,7 @@ def model_of(content: dict[str, Any], file: Path, name: str) -> Model:
         architecture=family,
         hidden=config.hidden_size,
         groups=found.layers,
-        mlp_width=0 if has_dense else found.mlp_width or getattr(config, width_key) or 0,
+        mlp_width=0 if has_dense else found.mlp_width or config.intermediate_size or 0,
         vocab=config.vocab_size,
         max_seq_len=config.max_position_embeddings,
         mtp_layers=found.mtp_layers,

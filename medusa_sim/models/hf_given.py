@@ -84,8 +84,6 @@ class Given:
     """None where the config leaves it to `hidden / heads`."""
     given_width: int | None
     """Of a dense MLP; None where the config names none."""
-    width_key: str
-    """The key of `given_width`, for messages."""
     layout: Architecture
     """The family's, with the biases that the config switches."""
     refuse: Refusal
@@ -136,7 +134,7 @@ class Given:
     def width(self) -> int:
         """Width of a dense MLP."""
         if self.given_width is None:
-            self.refuse(self.width_key, "missing; a whole number from 1 to 1,000,000 is needed")
+            self.refuse("intermediate_size", "missing; a whole number from 1 to 1,000,000 is needed")
         return self.given_width
 
     @property

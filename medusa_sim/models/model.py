@@ -341,7 +341,7 @@ class Model:
             case MoE() as experts:
                 shared = experts.shared * hidden
                 yield _Matrices(experts.form, "experts", experts.held * experts.expert_weights(hidden))
-                yield _Matrices(experts.shared_form, "linear", experts.shared_weights(hidden) - shared)
+                yield _Matrices(experts.shared_form, "linear", experts.shared_mlp.weights(hidden) - shared)
                 yield _Matrices(experts.shared_form, "down", shared)
 
     def _unquantised(self, group: LayerGroup) -> int:

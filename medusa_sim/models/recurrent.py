@@ -161,14 +161,10 @@ class KimiDelta(Recurrent, frozen=True, kw_only=True, tag="kimi_delta"):
         """Values of all heads."""
         return self.width
 
-    @property
-    def thin_pairs(self) -> int:
-        """Pairs of thin matrices, h x head_dim and head_dim x P: of a thin decay and a thin gate."""
-        return (not self.full_decay) + (not self.full_gate)
-
     def weights(self, hidden: int) -> int:
-        """q, k, v, gate, decay and the output."""
-        return super().weights(hidden) + self.thin_pairs * self.head_dim * (hidden + self.width)
+        """q, k, v, gate, decay and the output; a thin decay or gate is h x head_dim and head_dim x P."""
+        thin_pairs = (not self.full_decay) + (not self.full_gate)
+        return super().weights(hidden) + thin_pairs * self.head_dim * (hidden + self.width)
 
     def other_parameters(self, hidden: int) -> int:
         """Beta of every head, the convolution, A and dt, the gated norm."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from medusa_sim.arrays import Band, FloatArray
-from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.costs import joule_band, joules
 from medusa_sim.grid.quantities import rate_band, time_band, with_band
 from medusa_sim.grid.quantity import Quantity, both_ends, declare, listed
@@ -26,16 +24,6 @@ AGAINST_SPEED = (
 """What may be drawn against the speed of a stream."""
 
 
-def rate_of_a_gpu(cells: Cells) -> FloatArray:
-    """Tokens a second of one GPU."""
-    return cells.tokens_per_s / cells.scenario.gpus
-
-
-def tokens_per_joule_band(cells: Cells) -> Band:
-    """The band of tokens per joule."""
-    return joule_band(cells).of_inverse
-
-
 DECLARED = declare(
     Quantity(name="set_up", title="set-up"),
     Quantity(
@@ -45,11 +33,13 @@ DECLARED = declare(
     Quantity(name="e2e_ms", better="less"),
     Quantity(
         name="tokens_per_s_per_gpu", title="tokens/s/GPU", axis="output tokens/s a GPU",
-        phrase="{} tokens/s a GPU", better="more", model_only=True, **with_band(rate_of_a_gpu, rate_band),
+        phrase="{} tokens/s a GPU", better="more", model_only=True,
+        **with_band(lambda cells: cells.tokens_per_s / cells.scenario.gpus, rate_band),
     ),
     Quantity(
         name="tokens_per_s_per_mw", axis="output tokens/s per megawatt of GPUs", better="more",
-        model_only=True, **with_band(lambda cells: 1e6 / joules(cells), tokens_per_joule_band),
+        model_only=True,
+        **with_band(lambda cells: 1e6 / joules(cells), lambda cells: joule_band(cells).of_inverse),
     ),
     Quantity(name="sure", title="sure", unit="share", digits=2),
     Quantity(name="chosen"),

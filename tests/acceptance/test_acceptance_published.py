@@ -19,7 +19,7 @@ from medusa_sim.acceptance.adjustments import (
     workload_ratio,
 )
 from medusa_sim.acceptance.correlation import fitted_correlation
-from medusa_sim.acceptance.curve import LogCurve, TableCurve, fitted_log_slope, pchip_slopes
+from medusa_sim.acceptance.curve import LogCurve, TableCurve, pchip_slopes
 from medusa_sim.acceptance.head_table import read_accuracies
 from medusa_sim.acceptance.heads import (
     HeadAccuracy,
@@ -226,17 +226,6 @@ def test_a_count_beyond_the_data_or_that_is_none_is_refused(count, error, messag
     for name in ("paper-fig21", "paper-fig4-sparse"):
         with pytest.raises(error, match=message):
             load_acceptance(name).tokens_per_step(count)
-
-
-@given(slope=st.floats(0.0, 0.9))
-def test_fit_recovers_the_slope_of_an_exact_curve(slope):
-    n = np.array([2, 8, 64])
-    assert fitted_log_slope(n, 1 + slope * np.log(n)) == pytest.approx(slope, abs=1e-12)
-
-
-def test_fit_refuses_the_root_alone():
-    with pytest.raises(DataError, match="beyond candidates = 1"):
-        fitted_log_slope([1], [1.0])
 
 
 @given(

@@ -187,7 +187,7 @@ def _replicated(model: Model) -> int:
     for count, mixer in model.blocks(Latent):
         norms += count * (mixer.norm_weights + hidden * mixer.down_width)
     for count, experts in model.blocks(MoE):
-        norms += count * experts.router_weights(hidden)
+        norms += count * hidden * (experts.experts + experts.shared_gate)
     return norms
 
 
