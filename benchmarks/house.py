@@ -69,7 +69,7 @@ HOUSE = (
         "what is asked, resolved once: arguments, defaults, acceptance -> a scenario",
         in_order(
             "defaults acceptance declare axis_values arguments question draft_options as_run local_rows "
-            "local_correction latency_asked drafting_asked kernel_fits adjusted_acceptance scenario"
+            "local_correction latency_asked kernel_fits adjusted_acceptance scenario"
         ),
     ),
     Room(

@@ -21,6 +21,7 @@ from medusa_sim.doubts.acceptance import (
 from medusa_sim.doubts.kernels import RULES_OF_KERNELS
 from medusa_sim.doubts.room import model_too_large
 from medusa_sim.doubts.stand_ins import taken_over
+from medusa_sim.engines.engine import DRAFTING
 from medusa_sim.latency.local import LocalLatency
 from medusa_sim.models.model import NOT_PRICED, RUN_IN_FP16, UNCHECKED
 from medusa_sim.models.state_rules import state_notes
@@ -141,12 +142,12 @@ def unmeasured_engine(scenario: Scenario) -> Iterator[str]:
     """Nobody measured the engine, or not with this drafter."""
     engine, runtime = scenario.runtime.engine, scenario.runtime
     only = () if engine is None else engine.measured_drafters
-    if not runtime.is_measured:
+    if not runtime.is_measured():
         yield (
             f"{runtime.name}: nobody measured this engine; its own terms are guesses or another's, "
             "with wide bands"
         )
-    elif not runtime.is_drafting_measured or (only and scenario.drafting.method not in only):
+    elif not runtime.is_measured(DRAFTING) or (only and scenario.drafting.method not in only):
         but = f" except with {', '.join(only)}" if only else ""
         yield (
             f"{runtime.name}: nobody measured drafting in this engine{but}; its terms are guesses or "

@@ -16,7 +16,7 @@ import msgspec
 
 from medusa_sim.data import DataDir, find, stems
 from medusa_sim.engines.case import Case
-from medusa_sim.engines.engine import DRAFTING, VERSIONED, Engine, unversioned
+from medusa_sim.engines.engine import VERSIONED, Engine, unversioned
 from medusa_sim.engines.engine_table import EngineToml, engine_of
 from medusa_sim.engines.nearness import kernels_half_share, widenings
 from medusa_sim.engines.place import Place, version_numbers
@@ -124,15 +124,13 @@ class Runtime:
             return self
         return replace(self, name=f"{self.name}, kernels alone", engine=self.engine.kernels_alone)
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether some version of the engine was measured; True for a runtime that is not an engine."""
-        return self._measures("")
+    def is_measured(self, terms: str = "") -> bool:
+        """Whether some version of the engine was measured; True for a runtime that is not an engine.
 
-    @property
-    def is_drafting_measured(self) -> bool:
-        """Whether some version was measured while drafting; True for a runtime that is not an engine."""
-        return self._measures(DRAFTING)
+        terms: how the names of those begin that are asked about (`engine.DRAFTING`); empty: any.
+        """
+        engine = self.engine
+        return engine is None or bool(self.local) or engine.is_measured(unversioned(self.name), terms)
 
     @property
     def holds_asked(self) -> bool:
@@ -158,11 +156,6 @@ class Runtime:
         version = self.name if self.holds_asked else self.asked
         card = case.gpu, case.generation
         return Place(self.library, version, *card, case.formats, case.sizes, case.form)
-
-    def _measures(self, terms: str) -> bool:
-        return (
-            self.engine is None or bool(self.local) or self.engine.is_measured(unversioned(self.name), terms)
-        )
 
     @property
     def chain_only(self) -> bool:
@@ -223,11 +216,11 @@ def _found(name: str, data_dir: DataDir) -> Runtime | None:
     """The runtime of `load_runtime`; None for an unknown name."""
     runtimes, aliases = _shipped()
     chosen = aliases.get(name, name)
-    if chosen.endswith(".toml") or "/" in chosen:
-        return _own(Path(chosen).expanduser())
     path = None if name in aliases else find(FOLDER, f"{chosen}.toml", data_dir)
+    if chosen.endswith(".toml") or "/" in chosen:
+        path = Path(chosen).expanduser()
     if path is not None:
-        return _own(path)
+        return _own(file_state(path), file_state(RUNTIMES_FILE))
     if chosen in runtimes:
         return runtimes[chosen]
     local = _local()
@@ -307,14 +300,11 @@ def _runtimes(state: FileState) -> _Known:
 
 
 @lru_cache(maxsize=16)
-def _read_own(state: FileState, shipped: FileState) -> Runtime:
+def _own(state: FileState, shipped: FileState) -> Runtime:
+    """The runtime of a user's file."""
     del shipped  # part of the key: what it inherits from may have changed
     content = read_toml(state.path, "a runtime's name or the path of its TOML file")
     return _runtime(state.path.stem, content, str(state.path), "", _shipped().runtimes)
-
-
-def _own(path: Path) -> Runtime:
-    return _read_own(file_state(path), file_state(RUNTIMES_FILE))
 
 
 class _Relative(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -42,8 +42,7 @@ from medusa_sim.scenario.defaults import (
     default_drafter,
     request_length,
 )
-from medusa_sim.scenario.draft_options import Drafting, DraftOption, draft_options
-from medusa_sim.scenario.drafting_asked import drafting_asked
+from medusa_sim.scenario.draft_options import Drafting, DraftOption, draft_options, drafting_asked
 from medusa_sim.scenario.kernel_fits import KernelFits
 from medusa_sim.scenario.latency_asked import latency_asked
 from medusa_sim.serving.traffic import Traffic, longest_prompt

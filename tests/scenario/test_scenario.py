@@ -220,7 +220,7 @@ def test_an_engine_that_nobody_measured_says_so(runtime, tmp_path, monkeypatch):
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
     told = " ".join(scenario_doubts(scenario.but(runtime=runtime)))
     assert ("nobody measured this engine" in told) == (runtime == "mine.toml")
-    assert load_runtime(runtime).is_measured == (runtime != "mine.toml")
+    assert load_runtime(runtime).is_measured() == (runtime != "mine.toml")
     assert ("nobody measured drafting" in told) == runtime.startswith("tensorrt-llm-")
 
 
