@@ -10,12 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.acceptance.curve import checked_candidates
-from medusa_sim.acceptance.heads import (
-    HeadAccuracy,
-    chain_tokens_per_step,
-    optimal_order,
-    token_errors,
-)
+from medusa_sim.acceptance.heads import HeadAccuracy, optimal_order, token_errors
 from medusa_sim.acceptance.tree import CandidateTree, TreeOrder
 from medusa_sim.arrays import Band, FloatArray, IntArray
 
@@ -95,10 +90,6 @@ class ShapedAcceptance:
         """Mean tokens emitted per step with the optimal tree, of the shape of `candidates`."""
         counts = checked_candidates(candidates, self.candidates_max, self.name)
         return np.asarray(self.order.tokens_per_step[counts.astype(np.int64) - 1])
-
-    def chain_tokens_per_step(self) -> FloatArray:
-        """(depths + 1,) tokens per step of the best chain of 0, 1, ... guesses."""
-        return chain_tokens_per_step(self.heads)
 
     def band(self, candidates: npt.ArrayLike) -> Band:
         """80 % interval from the sample sizes and `model_error`; both exactly 1 at one candidate."""

@@ -8,6 +8,7 @@ never listed, so a tree of 63 paths verifies 64 candidates.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,11 +86,7 @@ class CandidateTree:
         check_size(len(checked), max(map(len, checked), default=0), where)
         unique = set(checked)
         if len(unique) < len(checked):
-            seen: set[Path] = set()
-            for double in checked:
-                if double in seen:
-                    break
-                seen.add(double)
+            double = next(path for path, times in Counter(checked).items() if times > 1)
             raise SpecError(f"{where}: path {_shown(double)} is listed twice; list each candidate once")
         if leaves_only:
             unique = {path[:length] for path in unique for length in range(1, len(path) + 1)}
