@@ -28,6 +28,9 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.serving.traffic import step_limits, step_tokens
 from medusa_sim.step.drafter import drafters
 
+METHODS = {name: engine.methods for name, engine in exports().items()}
+"""Each engine's names of our drafting methods."""
+
 _OF_A_ROW = (
     "batch_min", "batch_max", "seq_len", "candidates", "drafts", "width", "chain", "paths", "tokens_per_step",
     "speedup",
@@ -164,7 +167,7 @@ def engine_method(engine: EngineExport, method: str, version: str) -> EngineMeth
     name, known = engine.name, engine.methods
     if method not in known:
         why = engine.missing_methods.get(method, "its documentation has none")
-        others = [name for name, other in exports().items() if method in other.methods]
+        others = [name for name, methods in METHODS.items() if method in methods]
         advice = f"export to {' or '.join(others)}" if others else "choose another drafter"
         if method == "eagle" and "eagle3" in known:
             advice = f"{advice}; with an EAGLE-3 checkpoint say --drafter eagle3"
