@@ -69,8 +69,13 @@ def requests_joules(
     setting, requests, drafter = cells.setting, as_float(cells.requests), cells.drafter
     mean_tokens = as_float(traffic.prompt_tokens if cells.prompt_tokens is None else cells.prompt_tokens)
     lengths = mean_tokens[..., None] * log_normal(np.full(1, traffic.prompt_cv))[0]
-    plain = prompt_joules(power, setting, lengths, None).mean(axis=-1)
-    drafting = plain if drafter is None else prompt_joules(power, setting, lengths, drafter).mean(axis=-1)
+    cached = as_float(cells.cached_tokens)[..., None]
+
+    def reading(reader: Drafter | None) -> FloatArray:
+        return np.asarray(prompt_joules(power, setting, lengths, reader, cached).mean(axis=-1))
+
+    plain = reading(None)
+    drafting = plain if drafter is None else reading(drafter)
     prompts = requests * np.where(np.asarray(cells.candidates) > 1, drafting, plain)
     rows = requests * np.asarray(setting.verified.mean_tokens(cells.candidates))
     return np.asarray(prompts + decode_steps * (step_joules + sampling_joules(power, setting, rows)))

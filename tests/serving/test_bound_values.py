@@ -29,19 +29,24 @@ def test_tokens_of_a_server_share_their_mean_steps():
     assert float(seen.token_us) == pytest.approx(whole)
 
 
+@pytest.mark.parametrize("prefix", [0.0, 500.0])
 @pytest.mark.parametrize(("candidates", "joules"), [(1, 2.0), (4, 3.0)])
-def test_prompts_draw_as_often_as_requests_begin(monkeypatch, candidates, joules):
-    """Eight requests read 700 tokens each, and decode for 32 steps of 20 J."""
+def test_prompts_draw_as_often_as_requests_begin(monkeypatch, candidates, joules, prefix):
+    """Eight requests read 700 tokens each, behind a prefix, and decode for 32 steps of 20 J."""
     read = {None: 2.0, "drafter": 3.0}
-    monkeypatch.setattr(watts, "prompt_joules", lambda power, setting, lengths, of: read[of] * lengths)
+    monkeypatch.setattr(
+        watts, "prompt_joules", lambda power, setting, lengths, of, before: read[of] * (lengths + before)
+    )
     monkeypatch.setattr(watts, "sampling_joules", lambda power, setting, rows: 0.5 * rows)
     traffic = Traffic(prompt_tokens=700.0, output_tokens=80.0, prompt_cv=0.5, output_cv=0.3)
     cells = ServedCells(
         setting=SimpleNamespace(verified=Verified()), drafter="drafter", requests=8, candidates=candidates,
-        tokens_per_step=None, step_us=None,
+        tokens_per_step=None, step_us=None, cached_tokens=prefix,
     )  # fmt: skip
     found = watts.requests_joules(None, cells, traffic, np.asarray(32.0), np.asarray(20.0))
-    assert float(found) == pytest.approx(8 * joules * 700 + 32 * (20.0 + 0.5 * 8 * candidates), rel=1e-3)
+    assert float(found) == pytest.approx(
+        8 * joules * (700 + prefix) + 32 * (20.0 + 0.5 * 8 * candidates), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(("further", "share"), [(0.0, 0.6), (0.5, 0.9), (1.0, 1.0)])
