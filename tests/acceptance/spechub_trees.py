@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import isotonic_regression
 
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, optimal_order
-from medusa_sim.acceptance.profile import isotonic_decreasing
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 
@@ -61,7 +61,7 @@ def _tree(growmap: str, shared_map: FloatArray | None) -> CandidateTree | None:
     match = _OPTIMISED.fullmatch(growmap)
     if match is None or shared_map is None:
         return None
-    heads = HeadAccuracy(np.tile(isotonic_decreasing(shared_map), (DEPTH_MAX, 1)))
+    heads = HeadAccuracy(np.tile(isotonic_regression(shared_map, increasing=False).x, (DEPTH_MAX, 1)))
     return optimal_order(heads, int(match[1])).tree(int(match[1]))
 
 
