@@ -38,42 +38,8 @@ SHARED_ERROR = 0.03
 """A release whose rows the newest one's kernel meets as closely as this needs none of its own."""
 
 
-NAMES = {
-    "num_v_heads": "heads", "nheads": "heads", "num_k_heads": "key_heads", "n_groups": "key_heads",
-    "head_k_dim": "key_dim", "d_state": "key_dim", "head_v_dim": "value_dim", "d_conv": "conv_width",
-    "num_tokens": "tokens", "hidden_size": "hidden", "hc_mult": "streams", "num_sites": "sites",
-    "mla_dtype": "dtype", "attn_dtype": "dtype", "backend": "kernel",
-}  # fmt: skip
-"""Column of a published table -> ours, taken where ours is missing (or a dtype blank)."""
-
-
-def with_names(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Recorded rows with our names of columns, and the operator, part and dtype that their table is of.
-
-    A dtype is blank where no column gives one.
-    """
-    frame = _with_op(frame, name)
-    for other, ours in NAMES.items():
-        if other in frame and ours not in frame:
-            frame = frame.assign(**{ours: frame[other]})
-        elif other in frame and ours == "dtype":
-            given = frame["dtype"].astype("string").str.strip()
-            frame = frame.assign(dtype=given.where(given.fillna("") != "", frame[other].astype(str)))
-    if "d_state" in frame and "value_dim" not in frame:  # Mamba-2, whose heads have one width
-        frame = frame.assign(value_dim=frame["head_dim"])
-    if "part" not in frame and "hc_mult" in frame:
-        frame = frame.assign(part=frame["op_name"])
-    elif "part" not in frame and {"d_conv", "kernel"} <= {*frame.columns}:
-        is_conv = frame["kernel"].astype(str).str.contains("conv1d")
-        frame = frame.assign(part=is_conv.map({True: "conv", False: "state"}))
-    if "dtype" not in frame:
-        return frame.assign(dtype="")
-    if "ep" in frame:  # rows of dispatch: "default" does not say what an engine sends
-        return frame.assign(dtype=frame["dtype"].astype("string").str.strip().replace("default", ""))
-    return frame
-
-
-def _with_op(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+def with_op(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Recorded rows with the operator that their table is of, where no column `op` names it."""
     if "op" in frame:
         return frame
     phase = frame["phase"].astype(str) if "phase" in frame else pd.Series("", index=frame.index)
@@ -89,7 +55,7 @@ def _with_op(frame: pd.DataFrame, name: str) -> pd.DataFrame:
 def by_gpu(name: str, gpus: list[str]) -> Iterator[tuple[Gpu, pd.DataFrame]]:
     """Rows of `moe_tp/NAME.parquet` by GPU, of those that are named (all without a name)."""
     frame = pd.read_parquet(measured(f"moe_tp/{name}.parquet"))
-    frame = with_names(frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, str)), name)
+    frame = with_op(frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, str)), name)
     if name == "moe":
         frame = with_routing(frame)
         if "model" not in frame:  # the wheel names layers by their sizes alone
@@ -130,7 +96,7 @@ def mixers(*names: str) -> Iterator[pd.DataFrame]:
 
 def recorded_rows(path: Path) -> pd.DataFrame:
     """Checked rows of a recorded table."""
-    return check_rows(with_names(pd.read_parquet(path), path.stem), path.name, need_time=True)
+    return check_rows(with_op(pd.read_parquet(path), path.stem), path.name, need_time=True)
 
 
 def linear(gpus: list[str]) -> Iterator[tuple[Gpu, str, Rows[Any]]]:

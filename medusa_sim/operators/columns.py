@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "heads": ("q_heads", "num_v_heads", "nheads"),
+    "key_heads": ("num_k_heads", "n_groups"),
+    "key_dim": ("head_k_dim", "d_state"),
+    "value_dim": ("head_v_dim",),
+    "conv_width": ("d_conv",),
+    "tokens": ("num_tokens",),
+    "hidden": ("hidden_size",),
+    "streams": ("hc_mult",),
+    "sites": ("num_sites",),
+    "dtype": ("mla_dtype", "attn_dtype"),
+    "engine": ("engine_or_library",),
+    "kernel": ("backend",),
+}
+"""Column -> its names in published tables, read where the column is missing (or a dtype blank)."""
 ENGINES = {"tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm"}
 """Engine -> its kernel set, where the two names differ."""
 
 
+LATENT_HEAD = 576
+"""Width of a cached row of latent attention (512 + 64): how rows without an `op` are recognised."""
 OPERATORS: dict[str, type[Operator]] = {name: kind.operator for name, kind in KIND_OF.items()}
 """Every operator by kind."""
 FAMILIES: dict[str, type[Operator]] = {made.FAMILY: made for made in OPERATORS.values()}
@@ -60,12 +77,47 @@ KINDS: dict[str, str] = {**{kind: kind for kind in OPERATORS if kind != "gemm"},
 
 
 def with_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with kernel sets for engines, and with `op` where sizes alone say it: linear layers."""
+    """The table with our column names, and with `op`, `part` and `dtype` filled in from other columns."""
+    for ours, others in OTHER_NAMES.items():
+        for other in (name for name in others if name in frame):
+            if ours not in frame:
+                frame = frame.assign(**{ours: frame[other]})
+            elif ours == "dtype":
+                given = frame["dtype"].astype("string").str.strip()
+                frame = frame.assign(dtype=given.where(given.fillna("") != "", frame[other].astype(str)))
     if "engine" in frame:
         frame = frame.assign(engine=frame["engine"].replace(ENGINES))
-    if "op" not in frame and {"m", "n", "k"} <= {*frame.columns} and "batch" not in frame:
+    if "op" not in frame and "q_heads" in frame:
+        frame = frame.assign(op=_by_queries(frame))
+    elif "op" not in frame and {"m", "n", "k"} <= {*frame.columns} and "batch" not in frame:
         frame = frame.assign(op="gemm")
+    if "d_state" in frame and "value_dim" not in frame:  # Mamba-2, whose heads have one width
+        frame = frame.assign(value_dim=frame["head_dim"])
+    return frame if "op" not in frame else _with_words(frame)
+
+
+def _with_words(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with `part` (of a layer) and `dtype`; a dtype is blank where no column gives one."""
+    if "part" not in frame and "hc_mult" in frame:
+        frame = frame.assign(part=frame["op_name"])
+    elif "part" not in frame and {"d_conv", "kernel"} <= {*frame.columns}:
+        is_conv = frame["kernel"].astype(str).str.contains("conv1d")
+        frame = frame.assign(part=is_conv.map({True: "conv", False: "state"}))
+    if "dtype" not in frame:
+        kinds = [OPERATORS.get(kind) for kind in frame["op"].astype(str).unique()]
+        return frame.assign(dtype="") if all(kind and kind.ROWS.blank_dtype for kind in kinds) else frame
+    if "ep" in frame:  # rows of dispatch: "default" does not say what an engine sends
+        return frame.assign(dtype=frame["dtype"].astype("string").str.strip().replace("default", ""))
     return frame
+
+
+def _by_queries(frame: pd.DataFrame) -> pd.Series[Any]:
+    """Kinds of attention rows: latent by the width of a cached row, else one or several queries."""
+    import pandas as pd
+
+    several = pd.to_numeric(frame["q_len"], errors="coerce") > 1
+    named = several.map({True: "verify_attention", False: "decode_attention"})
+    return named.mask(pd.to_numeric(frame["head_dim"], errors="coerce") == LATENT_HEAD, "mla_decode")
 
 
 IndexArray: TypeAlias = npt.NDArray[np.intp]

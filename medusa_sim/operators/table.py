@@ -2,8 +2,9 @@
 
 A row is one launch. Columns are `op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us]` and
 those of other families (`Operator.ROWS`); cells that do not apply to an operator are blank. `engine` and
-`kernel` say whose kernel was measured. A `gpu` column and unknown columns are kept but not used. An error is
-one line with row, column, what was given and what is allowed.
+`kernel` say whose kernel was measured. A `gpu` column and unknown columns are kept but not used. Published
+tables may use other column names (`columns.OTHER_NAMES`). An error is one line with row, column, what was
+given and what is allowed.
 """
 
 from __future__ import annotations

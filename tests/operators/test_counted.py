@@ -6,7 +6,6 @@ from math import ceil, log2
 import numpy as np
 import pandas as pd
 import pytest
-from common.kernel_rows import with_names as recorded_names
 
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.columns import with_names
@@ -348,7 +347,7 @@ def test_prompts_of_few_heads_go_on_with_a_plain_steps_kernel_in_eight_bits(head
 
 def test_a_blank_dtype_is_taken_from_the_column_that_others_have():
     rows = pd.DataFrame({"dtype": ["bf16", " ", None], "attn_dtype": ["fp8", "fp8", "fp16"], "op": "x"})
-    assert recorded_names(rows, "x")["dtype"].tolist() == ["bf16", "fp8", "fp16"]
+    assert with_names(rows)["dtype"].tolist() == ["bf16", "fp8", "fp16"]
 
 
 def test_rows_of_sizes_alone_are_linear_layers():

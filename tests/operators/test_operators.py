@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from common.kernel_rows import with_names
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up import latent
@@ -182,8 +181,7 @@ def test_rows_of_a_recorded_table_are_read():
             "heads": 16, "batch": 4, "q_len": [1, 1, 64], "kv_len": 64,
         }
     )  # fmt: skip
-    checked = check_rows(with_names(frame, "mla"), "mla")
-    found = {operator.form: index.tolist() for index, operator in operators_of(checked)}
+    found = {operator.form: index.tolist() for index, operator in operators_of(check_rows(frame, "mla"))}
     expected = {"decode_bf16": [0], "decode_bf16_fp8_module_fp8_block": [1], "prefill_bf16_module_bf16": [2]}
     assert found == expected
 
@@ -263,7 +261,7 @@ def test_keys_are_split_as_tensorrt_llm_does(batch, kv_heads, prefix, shared):
 
 
 def test_names_of_columns_that_others_publish():
-    """Mamba-2, hyper-connections and dispatch with the columns of their tables."""
+    """Mamba-2, hyper-connections, dispatch and verification attention with the columns of their tables."""
     sizes = {"batch": 4, "q_len": 1, "nheads": 64, "n_groups": 8, "head_dim": 64, "d_state": 128, "d_conv": 4}
     rows = [
         {"op": "mamba2", "kernel": "causal_conv1d_update", "phase": "generation", **sizes},
@@ -271,17 +269,24 @@ def test_names_of_columns_that_others_publish():
          "num_sites": 2},
         {"op": "combine", "backend": "deepep_ll", "phase": "combine", "dtype": "default", "ep": 8,
          "hidden": 64, "topk": 2, "experts": 16, "tokens": 5},
+        {"q_heads": 32, "kv_heads": 8, "head_dim": 128, "batch": 1, "q_len": 4, "kv_len": 512,
+         "dtype": "bf16", "engine_or_library": "tensorrt-llm"},
+        {"q_heads": 16, "kv_heads": 1, "head_dim": 576, "batch": 1, "q_len": 4, "kv_len": 512,
+         "dtype": "bf16"},
     ]  # fmt: skip
-    frames = (with_names(pd.DataFrame([row]), "made") for row in rows)
-    found = [operators_of(check_rows(frame, "made"))[0][1] for frame in frames]
-    mamba, streams, combine = found
-    assert [operator.kind for operator in found] == ["mamba2", "hyper_connections", "combine"]
+    found = [operators_of(check_rows(pd.DataFrame([row]), "made"))[0][1] for row in rows]
+    mamba, streams, combine, verify, latent = found
+    assert [operator.kind for operator in found] == [
+        "mamba2", "hyper_connections", "combine", "verify_attention", "mla_decode",
+    ]  # fmt: skip
     assert isinstance(mamba, Recurrent)
     widths = [int(np.max(mamba.sizes[size])) for size in ("heads", "key_heads", "key_dim", "value_dim")]
     assert (mamba.part, widths) == ("conv", [64, 8, 128, 64])
     assert isinstance(streams, HyperConnection)
     assert (streams.part, int(np.max(streams.tokens)), int(np.max(streams.sites))) == ("post", 3, 2)
     assert combine.dtype == "bf16"
+    assert float(np.max(verify.sizes["heads"])) == 32
+    assert float(np.max(latent.sizes["heads"])) == 16
 
 
 def test_rows_of_other_projects_are_read_as_they_are():
@@ -293,7 +298,7 @@ def test_rows_of_other_projects_are_read_as_they_are():
     frame = pd.DataFrame(
         [row | sizes | {"op": "gdn"}, row | sizes | {"op": "gdn", "kernel": "causal_conv1d_update"}]
     )
-    checked = check_rows(with_names(frame, "gdn"), "made", need_time=True)
+    checked = check_rows(frame, "made", need_time=True)
     assert {operator.form for _, operator in operators_of(checked)} == {
         "gdn_state_generation",
         "gdn_conv_generation",
@@ -304,13 +309,13 @@ def test_rows_of_other_projects_are_read_as_they_are():
         "attn_dtype": "bfloat16", "kv_cache_dtype": "fp8", "prefix": 0, "window": 128.0,
         "phase": "generation",
     }  # fmt: skip
-    ((_, operator),) = operators_of(check_rows(with_names(pd.DataFrame([window]), "made"), "made"))
+    ((_, operator),) = operators_of(check_rows(pd.DataFrame([window]), "made"))
     assert (operator.form, operator.kind) == ("generation_bf16_fp8_64", "window_attention")
     sparse = {
         "op": "csa", "batch": 2, "q_len": 4, "heads": 64, "prefix": 1024, "phase": "context",
         "verifies": True, "mla_dtype": "bfloat16", "kv_cache_dtype": "fp8_e4m3", "gemm_type": "fp8_block",
     }  # fmt: skip
-    ((_, operator),) = operators_of(check_rows(with_names(pd.DataFrame([sparse]), "made"), "made"))
+    ((_, operator),) = operators_of(check_rows(pd.DataFrame([sparse]), "made"))
     assert operator.form == "csa_verify_fp8_fp8_block"
     assert np.all(operator.bytes > 0.0)
 

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from asking import run
-from common.kernel_rows import with_names
 from hypothesis import given
 from hypothesis import strategies as st
 from one_line import one_line
@@ -166,6 +165,21 @@ def test_a_spread_encloses_its_time(tmp_path, p10, p90, told):
     assert (rows["p10_us"].iloc[0], rows["p90_us"].iloc[0]) == (4.0, 4.0)
 
 
+def test_tables_of_verification_kernels_are_read_as_they_are(tmp_path):
+    """Their heads are `q_heads`, their engine has a column of another name, and they name no operator."""
+    header = "engine_or_library,kernel,dtype,kv_dtype,q_heads,kv_heads,head_dim,batch,q_len,kv_len,value_us"
+    lines = [
+        "vllm-flash-attn,num_splits forced to 1,bf16,fp8_e4m3,32,8,128.0,1,8,4096,9",
+        "vllm-flash-attn,split-KV,bf16,bf16,32,8,128.0,1,1,4096,9",
+        "FlashMLA,flash_mla_with_kvcache,bf16,bf16,16,1,576.0,128,2,4096,218",
+    ]
+    frame = read_rows(write(tmp_path, lines, header))
+    assert frame["op"].tolist() == ["verify_attention", "decode_attention", "mla_decode"]
+    found = {operator.kind: operator for _, operator in operators_of(frame, by=("engine", "kernel"))}
+    assert found["verify_attention"].stored_dtype == "fp8"
+    assert found["decode_attention"].stored_dtype == "bf16"
+
+
 MOE_HEADER = "op,engine,kernel,dtype,tokens,hidden,inter,topk,experts,tp,ep,distribution,gated"
 MOE_ROWS = (
     "moe,sglang,triton,fp8_block,16,2048,768,8,128,2,1,balanced,True",
@@ -305,7 +319,7 @@ def test_rows_of_dispatch_are_read_with_their_backend_and_without_dtype():
             "tokens": 16,
         }
     )
-    checked = check_rows(with_names(frame, "moe_dispatch"), "dispatch")
+    checked = check_rows(frame, "dispatch")
     assert checked["kernel"].unique().tolist() == ["NVLinkTwoSided"]
     assert checked["op"].tolist() == ["dispatch", "combine", "dispatch"]
     found = [operator for _, operator in operators_of(checked)]
