@@ -1,12 +1,15 @@
-"""Pictures of trees: text for a terminal, and SVG."""
+"""Pictures of trees: text for a terminal, SVG without any library, PNG through matplotlib."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.outside.escaping import for_svg
+from medusa_sim.writing import atomic
 
 COLUMN_PX, ROW_PX, RADIUS_PX, MARGIN_PX = 26, 78, 11, 24
 
@@ -82,3 +85,31 @@ def svg_tree(
             f'<text x="{x[node]:.1f}" y="{y[node] + 3.5:.1f}" fill="{ink}">{label}</text></g>'
         )
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def write_png(tree: CandidateTree, path: Path, probability: FloatArray | None = None) -> None:
+    """The same picture as PNG, written whole or not at all.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    x, y = node_columns(tree), -tree.depths.astype(np.float64)
+    figure = Figure(
+        figsize=(max(4.0, 0.26 * float(x.max()) + 1.0), 1.0 + 0.9 * tree.depth), layout="constrained"
+    )
+    axes = figure.add_subplot()
+    for node, parent in enumerate(tree.parents.tolist()):
+        if parent >= 0:
+            axes.plot([x[parent], x[node]], [y[parent], y[node]], color="#8a94a6", linewidth=0.8, zorder=1)
+    shade = np.full(tree.candidates, 0.25) if probability is None else np.sqrt(probability)
+    axes.scatter(x, y, s=130, c=shade, cmap="Blues", vmin=0.0, vmax=1.0, edgecolors="#1f4e9c", zorder=2)
+    for node in range(tree.candidates):
+        label = "root" if node == 0 else str(tree.ranks[node])
+        colour = "white" if shade[node] > 0.6 else "#10233f"
+        axes.text(x[node], y[node], label, ha="center", va="center", fontsize=7, color=colour, zorder=3)
+    axes.set_axis_off()
+    with atomic(path) as file:
+        FigureCanvasAgg(figure).print_figure(file, format="png", dpi=150)

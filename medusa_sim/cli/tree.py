@@ -120,15 +120,15 @@ def score(*, given: TreeFile, asked: Accuracies, tail: str, output: Output, data
     _show(output, read, accuracy)
 
 
-@take.command("medusa-sim tree draw --tree tree.json --head-accuracy heads.csv -o tree.svg", into=tree)
+@take.command("medusa-sim tree draw --tree tree.json --head-accuracy heads.csv -o tree.png", into=tree)
 @_TREE
 @take.record("asked", Accuracies)
-@click.option("-o", "--output", "path", type=take.FILE, help="FILE.svg.")
+@click.option("-o", "--output", "path", type=take.FILE, help="FILE.svg or FILE.png.")
 @take.data_dir
 def draw(*, given: TreeFile, asked: Accuracies, path: Path | None, data_dir: Path | None) -> None:
     """The tree as text, or as a picture in a file."""
     from medusa_sim.acceptance.heads import node_probabilities
-    from medusa_sim.acceptance.tree_picture import svg_tree, text_tree
+    from medusa_sim.acceptance.tree_picture import svg_tree, text_tree, write_png
     from medusa_sim.writing import check_writable, write_text
 
     read = given.read()
@@ -136,10 +136,14 @@ def draw(*, given: TreeFile, asked: Accuracies, path: Path | None, data_dir: Pat
     if path is None:
         click.echo(text_tree(read, probability))
         return
-    if path.suffix.lower() != ".svg":
-        raise UsageError(f"{path}: a picture is .svg, given {path.suffix or 'no suffix'}")
     check_writable(path)
-    write_text(path, svg_tree(read, probability, title=path.stem))
+    match path.suffix.lower():
+        case ".svg":
+            write_text(path, svg_tree(read, probability, title=path.stem))
+        case ".png":
+            write_png(read, path, probability)
+        case suffix:
+            raise UsageError(f"{path}: a picture is .svg or .png, given {suffix or 'no suffix'}")
     say(f"wrote {path}")
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from one_line import one_line
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, read_tree, tree_text
-from medusa_sim.acceptance.tree_picture import node_columns, svg_tree, text_tree
-from medusa_sim.errors import SpecError
+from medusa_sim.acceptance.tree_picture import node_columns, svg_tree, text_tree, write_png
+from medusa_sim.errors import OutputError, SpecError
 from medusa_sim.outside.limits import POSITIONS
 
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -153,6 +154,22 @@ def test_drawings_show_every_node(tree):
 def test_text_drawing_by_hand():
     tree = CandidateTree.from_paths([[0], [1], [0, 2]])
     assert text_tree(tree) == "root\n├─ 0\n│  └─ 2\n└─ 1"
+
+
+def test_png_is_written_whole_or_not_at_all(tmp_path):
+    write_png(CandidateTree.cartesian([2, 2]), tmp_path / "tree.png")
+    assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(OutputError, match="cannot write"):
+        write_png(CandidateTree.chain(1), tmp_path / "nowhere" / "tree.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["tree.png"]
+
+
+def test_a_picture_joins_every_node_to_its_parent(tmp_path, monkeypatch):
+    joined: list[tuple[list[float], list[float]]] = []
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda axes, *line, **look: joined.append(line) or plot(axes, *line))
+    write_png(CandidateTree.from_paths([(0,), (1,), (0, 0)]), tmp_path / "tree.png")
+    assert [y for _, y in joined] == [[0.0, -1.0], [0.0, -1.0], [-1.0, -2.0]]
 
 
 def test_a_picture_has_a_node_with_its_rank_for_each():
