@@ -6,6 +6,7 @@ A curve says nothing of the tree of a count; it is what a paper's figure or an e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,13 +36,34 @@ def checked_candidates(candidates: npt.ArrayLike, candidates_max: int, name: str
     return counts
 
 
+def fitted_log_slope(candidates: npt.ArrayLike, tokens_per_step: npt.ArrayLike) -> float:
+    """Least-squares slope of `tokens_per_step = 1 + slope ln(candidates)`.
+
+    The offset is 1 by definition: one candidate is plain decoding. (The Medusa paper, appendix G,
+    prints `0.477 log(n)` without it; its Figure 21 shows the form with it.)
+
+    Raises:
+        DataError: fewer than one point beyond candidates = 1, or shapes that differ.
+    """
+    n = np.asarray(candidates, dtype=np.float64)
+    tau = np.asarray(tokens_per_step, dtype=np.float64)
+    if n.shape != tau.shape or n.ndim != 1:
+        raise DataError(
+            f"candidates {n.shape} and tokens_per_step {tau.shape}: two lists of one length are needed"
+        )
+    if not (np.all(np.isfinite(n)) and np.all(np.isfinite(tau)) and np.all(n >= 1.0)):
+        raise DataError("candidates must be at least 1 and every value finite")
+    log_n = np.log(n)
+    if not np.any(log_n > 0.0):
+        raise DataError("a logarithmic curve needs at least one point beyond candidates = 1")
+    return float(log_n @ (tau - 1.0) / (log_n @ log_n))
+
+
 @dataclass(frozen=True)
 class LogCurve:
     """`tokens_per_step = 1 + slope ln(candidates)` up to `candidates_max`.
 
-    One candidate is plain decoding. (The Medusa paper, appendix G, prints `0.477 log(n)` without the 1; its
-    Figure 21 shows the form with it.) `points` are the published or measured (candidates, tokens_per_step)
-    it is compared with.
+    `points` are the published or measured (candidates, tokens_per_step) it is compared with.
     """
 
     name: str
@@ -56,6 +78,12 @@ class LogCurve:
                 f"acceptance curve {self.name!r}: slope {self.slope:g} must lie in 0..1 (tokens per step "
                 f"never exceed candidates) and candidates_max {self.candidates_max} be at least 1"
             )
+
+    @classmethod
+    def fitted(cls, name: str, points: Sequence[tuple[int, float]]) -> LogCurve:
+        """The least-squares curve through `points`; covers up to the largest of them."""
+        n, tau = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+        return cls(name, fitted_log_slope(n, tau), int(n.max()), tuple((int(c), float(t)) for c, t in points))
 
     def tokens_per_step(self, candidates: npt.ArrayLike) -> FloatArray:
         """Mean tokens emitted per step, of the shape of `candidates`; exactly 1 at one candidate."""

@@ -10,6 +10,7 @@ from medusa_sim.acceptance.curve import (
     LogCurve,
     TableCurve,
     checked_candidates,
+    fitted_log_slope,
     pchip_slopes,
 )
 from medusa_sim.errors import CoverageError, DataError, UsageError
@@ -43,9 +44,12 @@ def test_a_tables_band_is_its_error_within_what_a_step_can_emit():
     assert TableCurve("high", ((2, 1.9),), error_tokens=0.2).band([2])[1] == pytest.approx([2.0])
 
 
-def test_the_band_of_a_logarithmic_curve_is_the_spread_of_what_is_left():
-    """ln 4 is twice ln 2: the least squares are (0.5 + 2 x 1.2) / (5 ln 2)."""
-    curve = LogCurve("measured", 2.9 / (5 * np.log(2)), 4, ((1, 1.0), (2, 1.5), (4, 2.2)))
+def test_a_logarithmic_curve_is_the_least_squares_one_and_its_band_the_spread_of_what_is_left():
+    """ln 4 is twice ln 2: (0.5 + 2 x 1.2) / (5 ln 2)."""
+    points = [(1, 1.0), (2, 1.5), (4, 2.2)]
+    curve = LogCurve.fitted("measured", points)
+    assert curve.slope == pytest.approx(2.9 / (5 * np.log(2)))
+    assert curve.candidates_max == 4
     assert curve.tokens_per_step([1, 2, 4]) == pytest.approx([1.0, 1.58, 2.16])
     left = np.array([1.5 / 1.58 - 1, 2.2 / 2.16 - 1])
     assert curve.residuals() == pytest.approx(left)
@@ -60,6 +64,21 @@ def test_the_band_of_a_logarithmic_curve_is_the_spread_of_what_is_left():
 def test_a_band_of_a_logarithmic_curve_is_never_below_plain_decoding_or_above_every_draft():
     assert LogCurve("flat", 0.02, 64, ((64, 1.5),)).band([64])[0] == pytest.approx([1.0])
     assert LogCurve("steep", 1.0, 64, ((64, 4.0),)).band([2])[1] == pytest.approx([2.0])
+
+
+@pytest.mark.parametrize(
+    ("candidates", "tokens"),
+    [
+        ([1, 2], [1.0]),
+        ([[2]], [[1.5]]),
+        ([0.5, 2], [1.0, 1.5]),
+        ([1, 1], [1.0, 1.0]),
+        ([2, np.inf], [1.5, 2.0]),
+    ],
+)
+def test_points_that_say_no_slope_are_refused(candidates, tokens):
+    with pytest.raises(DataError):
+        fitted_log_slope(candidates, tokens)
 
 
 @pytest.mark.parametrize(
