@@ -113,7 +113,8 @@ def mixed_step_law(
     (different, cached), place = np.unique(prompts, axis=1, return_inverse=True)
     place = place.ravel()
     full_decode_us = decode_linear_us(setting, requests, verified_tokens, full_rows, linear_of_us(full_rows))
-    if sizes is not None and (requests < cycle.requests).any():
+    # a step that verifies as many drafts as were found is averaged over them and has no such edge
+    if sizes is not None and setting.verified.is_all and (requests < cycle.requests).any():
         full_decode_us = _interpolated_decode_us(setting, cycle, sizes)
     lengths = np.maximum(different[:, None] * log_normal(np.full(1, traffic.prompt_cv)), 1.0)
     ends = lengths + cached[:, None]

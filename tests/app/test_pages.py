@@ -326,7 +326,7 @@ def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, 
         assert set(cells["batch"]) == {1, 2, 4, 8}
         assert (cells["predicted_us"] > 0).all()
         spec = next(spec for spec in chart_specs(page) if "step (us)" in json.dumps(spec))
-        assert len(spec["layer"][1]["data"]["values"]) == len(cells)
+        assert len(cells) in [len(layer["data"]["values"]) for layer in spec["layer"] if "data" in layer]
     found = {
         latency: [table.to_csv() for table in tables(page) if "quantity" in table]
         for latency, page in pages.items()
