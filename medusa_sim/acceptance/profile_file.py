@@ -180,7 +180,8 @@ def _read(state: FileState) -> ProfileFile:
     kinds = {str(form.__struct_config__.tag): form for form in get_args(ProfileFile)}
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
-        raise SpecError(f"{named(path)}: kind: given {shown(kind)}; allowed: {', '.join(kinds)}")
+        given = "missing" if kind is None else f"given {shown(kind)}"
+        raise SpecError(f"{named(path)}: kind: {given}; allowed: {', '.join(kinds)}")
     profile: ProfileFile = convert(content, kinds[kind], path)
     return profile
 

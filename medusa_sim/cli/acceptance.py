@@ -141,7 +141,7 @@ def show(
 
     from medusa_sim.acceptance.deeper import DEEPEST
     from medusa_sim.acceptance.heads import heads_worth_running
-    from medusa_sim.scenario.acceptance import resolve_word
+    from medusa_sim.scenario.acceptance import doubtful_shares, resolve_word
     from medusa_sim.scenario.adjusted_acceptance import with_further_drafts
     from medusa_sim.step.drafter import drafter_class
 
@@ -160,7 +160,10 @@ def show(
         )
     if within.size == 0:
         raise UsageError(f"acceptance {loaded.name} {more}")
-    notes = [f"{loaded.name} {more}; larger ones left out"] if within.size < len(candidates) else []
+    notes, doubt = [], doubtful_shares(profile)
+    if within.size < len(candidates):
+        within = np.union1d(within, [loaded.candidates_max])
+        notes.append(f"{loaded.name} {more}; larger ones left out")
     if (measured := loaded.measured_drafts) is not None:
         notes.append(
             f"{loaded.name} was measured for {measured} drafts; further ones are a guess, with wider bands"
@@ -181,9 +184,9 @@ def show(
     if output.form in ("table", "md") and not output.is_wide:
         from medusa_sim.report.acceptance_screen import acceptance_screen
 
-        output.screen(acceptance_screen(loaded, columns, notes))
+        output.screen(acceptance_screen(loaded, columns, notes, doubt))
         return
-    for line in (*notes, f"{loaded.title}; source: {loaded.source}"):
+    for line in (*notes, *([doubt] if doubt else []), f"{loaded.title}; source: {loaded.source}"):
         say(line)
     output.rows(pa.table(columns), "acceptance", profile=loaded.name, source=loaded.source)
 

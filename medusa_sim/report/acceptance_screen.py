@@ -11,8 +11,13 @@ from medusa_sim.report.screen import Fact, Screen
 from medusa_sim.report.table import TextTable
 
 
-def acceptance_screen(profile: AcceptanceProfile, columns: Mapping[str, Any], notes: Sequence[str]) -> Screen:
-    """columns: as rows have them, with tokens_per_step and its band; notes: what was left out or guessed."""
+def acceptance_screen(
+    profile: AcceptanceProfile, columns: Mapping[str, Any], notes: Sequence[str], doubt: str
+) -> Screen:
+    """columns: as rows have them, with tokens_per_step and its band; notes: what was left out or guessed.
+
+    doubt: of shares that look like conditional rates; empty for none.
+    """
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     last = rows[-1]
     shown = {
@@ -32,4 +37,5 @@ def acceptance_screen(profile: AcceptanceProfile, columns: Mapping[str, Any], no
         ),
         tables=(TextTable.by_column(table),),
         facts=(Fact("Source", profile.source), *(Fact("Note", line) for line in notes)),
+        warnings=(doubt,) if doubt else (),
     )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from textwrap import wrap
@@ -105,8 +105,9 @@ def card_figure(answer: Recommendation, batch: int | None = None, *, dark: bool 
         figure.text(_LEFT, 0.045, f"medusa-sim {__version__}", fontsize=9, weight="bold", color=inks.text)
         figure.text(_RIGHT, 0.045, f"predicted {made_on}", fontsize=9, color=inks.quiet, ha="right")
         figure.add_artist(_rule(inks))
-        axis = figure.add_axes((_MIDDLE + 0.085, 0.235, _RIGHT - _MIDDLE - 0.085, 0.465))
-        _curve(axis, answer, row, inks, short)
+        if drawn := [gain for gain in gains_by_batch(answer.rows_at(row.seq_len)) if gain["fits_memory"]]:
+            axis = figure.add_axes((_MIDDLE + 0.085, 0.235, _RIGHT - _MIDDLE - 0.085, 0.465))
+            _curve(axis, drawn, row, inks, short)
     return figure
 
 
@@ -130,20 +131,18 @@ def _basis(answer: Recommendation) -> list[str]:
     return wrap(rests_text(answer.scenario), _LETTERS, max_lines=_MOST_LINES, placeholder=" ...")
 
 
-def _curve(axis: Axes, answer: Recommendation, row: ScheduleRow, inks: _Inks, short: ShortAnswer) -> None:
+def _curve(
+    axis: Axes, drawn: Sequence[Mapping[str, Any]], row: ScheduleRow, inks: _Inks, short: ShortAnswer
+) -> None:
     """Speedup of the schedule by batch with its band, the batch of the answer ringed."""
     axis.set_facecolor(inks.page)
     axis.grid(color=inks.grid)
     axis.tick_params(colors=inks.quiet, labelsize=8.5)
     for side in ("left", "bottom"):
         axis.spines[side].set_color(FAINT)
-    drawn = [gain for gain in gains_by_batch(answer.rows_at(row.seq_len)) if gain["fits_memory"]]
     axis.axhline(1.0, color=FAINT, linewidth=1.0, linestyle="--")
     axis.set_xlabel("requests at once", color=inks.quiet)
     axis.set_title("Speedup over decoding without drafts", color=inks.text, fontsize=9.2)
-    if not drawn:
-        axis.set(xticks=[], yticks=[])
-        return
     batch, low, high, gain = (
         [gain[name] for gain in drawn] for name in ("batch", "speedup_low", "speedup_high", "speedup")
     )

@@ -131,3 +131,10 @@ def test_a_profile_says_to_which_count_it_goes_and_leaves_larger_ones_out():
         ).stderr
         assert ("larger ones left out" in notes) == told
     assert run("acceptance", "show", "0.7,0.5,0.3,0.2", "--candidates", "6").exit_code == 2
+    assert frame("acceptance", "show", "0.7,0.5,0.3,0.2").candidates.tolist() == [1, 2, 4, 5]
+
+
+def test_a_profile_says_that_its_shares_look_like_conditional_rates():
+    for rates, told in (("0.71,0.66,0.64", True), ("0.71,0.47,0.30", False)):
+        shown = answered("acceptance", "show", rates).stdout
+        assert ("warning:" in shown) == ("give conditional:" in " ".join(shown.split())) == told

@@ -290,7 +290,7 @@ def test_a_run_is_called_growing_by_a_number_that_grows(growth, rate):
     """A falling queue is not told as a rising one, a share that rises not as one that falls."""
     point = drifting(growth, rate)
     told = _unsteady(point, 1.91, has_slos=True)
-    assert ("more requests wait every second" in told) == (not point.is_steady)
+    assert ("more requests are in the server every second" in told) == (not point.is_steady)
     if not point.is_steady:
         assert point.mean["queue_growth_per_s"] > 0.0
     assert "first third" not in told

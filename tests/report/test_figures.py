@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 
 from medusa_sim.report.charts.chart import (
     Axis,
@@ -56,6 +57,32 @@ def test_charts_of_the_same_names_have_one_legend_and_no_empty_axes(charts, colu
     other = line_chart(series=(Series(name="c", x=X, y=X, line="-"),))
     both = lines_figure(line_chart(), other, columns=2)
     assert all(axis.get_legend() is not None for axis in both.axes)
+
+
+def box_of(figure, words):
+    """Where the first text that begins so lies, in pixels."""
+    figure.canvas.draw()
+    return next(
+        text for text in figure.findobj(Text) if text.get_text().startswith(words)
+    ).get_window_extent()
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_titles_stand_above_each_other_and_within_the_figure(rows):
+    figure = lines_figure(*[line_chart()] * rows, title="all of them")
+    above, below = (box_of(figure, words) for words in ("all of them", "made"))
+    assert below.y1 <= above.y0 < above.y1 <= figure.bbox.height
+    long = lines_figure(line_chart(title="operators against intensity " * 6))
+    assert box_of(long, "operators").x1 <= long.bbox.width
+
+
+def test_a_legend_shows_open_marks_as_open():
+    series = (
+        Series(name="measured", x=X, y=X, marker="o", filled=False),
+        Series(name="b", x=X, y=X, marker="o"),
+    )
+    shown = lines_figure(line_chart(series=series)).axes[0].get_legend().get_lines()
+    assert [mark.get_markerfacecolor() == "none" for mark in shown] == [True, False]
 
 
 def test_ticks_are_written_as_they_are_spoken():

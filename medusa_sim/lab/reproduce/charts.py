@@ -152,7 +152,8 @@ def _cells(frame: pd.DataFrame, gpu: Gpu, title: str) -> LineChart:
     """Predicted and published FLOP/s of the cells of a table, on the roofline."""
     speed = frame["predicted_flops_per_s"].to_numpy(dtype=np.float64) / TERA
     predicted = Series(name="predicted", x=_intensity(frame), y=speed, colour=colour_of(1), marker="P")
-    series = [_speeds("published", 0, frame, "published_flops_per_s", filled=False), predicted]
+    published = _speeds("published", 0, frame, "published_flops_per_s", filled=False, size=7.0)
+    series = [predicted, published]  # open marks around the filled ones, which would hide them
     return on_roof(title, gpu, "fp16", _intensity(frame), series)
 
 
@@ -182,4 +183,4 @@ def _efficiency(rows: pd.DataFrame, pair: str) -> LineChart:
     ]
     x_title = "draft length" if axis == "draft_length" else "draft tokens verified at once"
     return _both(pair.replace(" / 115M", ""), "block efficiency (tokens per step)", lines, x=axis,
-                 x_title=x_title)  # fmt: skip
+                 x_title=f"{x_title}; open marks: published")  # fmt: skip

@@ -39,8 +39,10 @@ _OUTSIDE: Look = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "fontsize"
 _BELOW: Look = {"loc": "lower left", "fontsize": 8}
 _SLIM = 4.3
 """Inches across of a figure for a phone, whose text is read at the width of its page."""
-_SLIM_LETTERS = 42
-"""Of a title and of an axis on it."""
+_LETTERS, _SLIM_LETTERS = 90, 42
+"""Of a line of a title and of an axis, on a page and on a phone."""
+_TITLE_GAP = 0.09
+"""Inches above the title of several charts; those of the charts stand right below it."""
 _NAME_LETTERS = 60
 """Of a name in a legend or beside a bar."""
 _THOUSAND = 1e3
@@ -83,7 +85,14 @@ def lines_figure(
                     **where,
                 )
         if title:
-            figure.suptitle(for_figure(title), x=0.01, ha="left", fontweight="bold", fontsize=10)
+            figure.suptitle(
+                for_figure(title),
+                x=0.01,
+                y=1 - _TITLE_GAP / height,
+                ha="left",
+                fontweight="bold",
+                fontsize=10,
+            )
     return figure
 
 
@@ -119,7 +128,7 @@ def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
 
 
 def _folded(text: str, slim: bool, letters: int = _SLIM_LETTERS) -> str:
-    return fill(for_figure(text), letters) if slim else for_figure(text)
+    return fill(for_figure(text), letters if slim else _LETTERS)
 
 
 def _set_ticks(ruler: Ruler, ticks: Sequence[float], *, is_log: bool) -> None:
@@ -164,7 +173,7 @@ def _handle(chart: LineChart, name: str) -> Line2D:
 
     look = chart.names[name]
     drawn: Look = {"color": look.colour, "linestyle": look.line or "none", "marker": look.marker or None}
-    return Line2D([], [], **drawn)
+    return Line2D([], [], markerfacecolor=look.colour if look.filled else "none", **drawn)
 
 
 def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:

@@ -85,7 +85,7 @@ def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_slos: bool) -> 
         half = point.half_width("queue_growth_per_s")
         interval = "" if math.isnan(half) else f" (95 %: ±{significant(half, 2)})"
         rise = significant(mean["queue_growth_per_s"], 2)
-        parts.append(f"{rise} more requests wait every second{interval}")
+        parts.append(f"{rise} more requests are in the server every second{interval}")
         first, last = (mean[f"goodput_share_{part}"] for part in ("first", "last"))
         if has_slos and last < first:
             kept = f"{percent(first, 0)} of the first third keep the limits and {percent(last, 0)}"
