@@ -100,8 +100,9 @@ def page(set_up: PageArguments) -> None:
     _launch(answer, lambda: compared.launch_of(set_up, asked, choices, prices))
     st.subheader(frontier_title(answer), anchor=False)
     show.text_table(frontier_table(answer), phone=_PHONE)
-    with st.expander(f"Refused: {len(answer.refused)}"):
-        st.markdown("\n".join(f"- {show.in_words(line)}" for line in refused_lines(answer)) or "Nothing.")
+    if answer.refused:
+        with st.expander(f"Refused: {len(answer.refused)}"):
+            st.markdown("\n".join(f"- {show.in_words(line)}" for line in refused_lines(answer)))
     with st.expander("What the others rest on"):
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in warnings(answer)))
     with note:

@@ -110,6 +110,7 @@ def test_prices_stand_side_by_side_and_can_be_changed(opened: Opened) -> None:
         assert f"--price h100-sxm={listed['h100-sxm']:g},l40s=3" in told
     unpriced = opened("compare", **EIGHT_B, gpu_choices="a100-40gb,h100-sxm", copies=1, weights="bf16")
     assert "**a100-40gb**: no price" in text_of(unpriced)
+    assert not any(line.label == "Refused: 0" for line in page.expander)
 
 
 def test_which_gpu_says_what_cannot_be_and_draws_every_axis(opened: Opened) -> None:
