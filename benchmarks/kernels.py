@@ -1,6 +1,6 @@
 """Kernels of engines: fits to measured rows, errors on groups that a refit left out and on other GPUs' rows.
 
-    python benchmarks/kernels.py fit experts|serving|mixers [GPU ...]     writes hardware/*.toml
+    python benchmarks/kernels.py fit experts|serving|mixers|attention [GPU ...]     writes hardware/*.toml
     python benchmarks/kernels.py stored serving|mixers [GPU ...]          what `fit` wrote to hardware/*.toml
     python benchmarks/kernels.py left-out experts|linear|ranks|mixers [GPU ...]   refits without a group
     python benchmarks/kernels.py transfer linear|mixers|spread|formats [GPU ...]  rows that no fit has seen
@@ -31,7 +31,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
-from common.kernel_rows import SOURCE, Measured, experts, is_sound, linear, mixers, serving_kernels
+from common.kernel_rows import (
+    SOURCE,
+    Measured,
+    experts,
+    is_sound,
+    linear,
+    mixers,
+    plain_decoding,
+    serving_kernels,
+)
 from common.mixer_rows import left_out_mixers, transfer_mixers
 from common.script import ROOT, command_line
 from common.study import GPU_OF_ROWS, Beside, left_out_us, measured, table, width_to_add
@@ -127,6 +136,15 @@ def fit_mixers(gpus: list[str]) -> None:
                 source = SOURCE.format(gpu=gpu, engine=engine, versions=versions, kernel="kernels of 2026")
                 card, own, name = load_gpu(str(gpu)), rows.reset_index(drop=True), str(engine)
                 _write(card.name, name, fitted_kernels(own, card, source, kernel_set=name, leave_out=print))
+
+
+def fit_attention(_: list[str]) -> None:
+    """Decoding on Blackwell, which every engine does with trtllm-gen: rows of windows that hold every key."""
+    for gpu in ("b200", "gb200"):
+        rows = plain_decoding(gpu)
+        named = {"gpu": gpu, "engine": "sglang", "versions": ", ".join(sorted(rows["version"].unique()))}
+        source = SOURCE.format(**named, kernel="trtllm_mha, windows that hold every key")
+        _write(gpu, "sglang", fitted_kernels(rows, load_gpu(gpu), source, kernel_set="sglang"))
 
 
 def fit_int4(_: list[str]) -> None:
@@ -409,7 +427,8 @@ def transfer_formats(gpus: list[str]) -> None:
 
 
 ACTIONS: dict[str, dict[str, Callable[[list[str]], None]]] = {
-    "fit": {"experts": fit_experts, "serving": fit_serving, "mixers": fit_mixers, "int4": fit_int4},
+    "fit": {"experts": fit_experts, "serving": fit_serving, "mixers": fit_mixers,
+            "attention": fit_attention, "int4": fit_int4},
     "stored": {study: partial(stored, study) for study in SECTIONS},
     "left-out": {"experts": left_out_experts, "linear": left_out_linear,
                  "ranks": left_out_ranks, "mixers": left_out_mixers},

@@ -27,6 +27,7 @@ from medusa_sim.lab.calibrate.latent import fit_latent
 from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.lab.measure.shapes import LEAST_ROWS
 from medusa_sim.latency.collective import collective_time
+from medusa_sim.operators.attention import Attention
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.step.rows import predicted_rows
 
@@ -92,6 +93,18 @@ def mixers(*names: str) -> Iterator[pd.DataFrame]:
     """Checked rows of each file of `kernels_2026`."""
     for name in names or MIXERS:
         yield recorded_rows(measured(f"kernels_2026/{name}.parquet"))
+
+
+PLAIN = "engine == 'sglang' and kernel == 'trtllm_mha' and kv_cache_dtype == 'bfloat16'"
+
+
+def plain_decoding(gpu: str) -> pd.DataFrame:
+    """SGLang's rows of trtllm-gen with one query and a 16-bit cache whose window holds every key."""
+    (frame,) = mixers("window_attention")
+    rows = frame.query(f"gpu == @gpu and {PLAIN} and phase == 'generation' and prefix < window")
+    rows = rows.assign(op="decode_attention", kv_len=rows["prefix"] + 1, dtype=rows["attn_dtype"])
+    needed = [*Attention.COLUMNS, "op", "dtype", "time_us", "version"]
+    return check_rows(rows[needed].reset_index(drop=True), "window_attention", need_time=True)
 
 
 def recorded_rows(path: Path) -> pd.DataFrame:

@@ -29,7 +29,8 @@ class AttentionPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     row_us: Us
     """Time of a block for each query row that it loads and stores."""
     whole_fraction: Share
-    """Share of an SM's peak at which a block works through all keys, padded rows included."""
+    """Share of an SM's peak at which a block works through all keys, padded rows included; `by_token`:
+    through its first tile of them."""
     split_fraction: Share
     """The same of a block that has a split of the keys."""
     split_above: Count

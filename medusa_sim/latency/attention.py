@@ -53,12 +53,17 @@ sequences as they come, b = batch of them, and waits for the last (`waves.turns_
 
 Splits of the keys are equal blocks and end together; s of 1 to 2 on average leave a share 2 - s whole.
 
-trtllm-gen decodes latent attention by token (`by_token`; FlashInfer, trtllm/fmha/fmhaKernels.cuh,
+trtllm-gen decodes by token (`by_token`; FlashInfer, trtllm/fmha/fmhaKernels.cuh,
 computeCtaAndClusterConfig): each has tiles of its own, and all as many splits as the SMs hold, of 256 keys
-at least. A step waits for the longest sequence, or for the longest sum of n blocks in turn on an SM:
+at least. The first key tile has a pace of its own, so that wide heads cost more at any length. A step waits
+for the longest sequence, or for the longest sum of n blocks in turn on an SM:
 
     tiles  = batch q_len kv_heads ceil(g / tile_rows),  splits = min(max(floor(sms / tiles), 1), kv_len / 256)
+    walk   = (A2) and tile_keys t_key of whole_fraction
     turns  = n + 0.6 sqrt(n) (b - 1) / (b + 1),  n = ceil(load)  in place of max(a / c, 1)              (U5)
+
+Several queries of grouped attention share a tile there (FlashInfer pull request 2265): its verification is
+composed of one query's kernel.
 
 Left in L2 (`cold=False`) bytes cost less (`waves.left_in_l2`).
 
@@ -211,6 +216,8 @@ class AttentionRun:
         chunk = np.minimum(own_blocks * path.tile_keys, np.maximum(kv_len, path.tile_keys))
         start_us = path.cta_us + path.row_us * np.minimum(rows, path.tile_rows)
         chunk_us = (chunk - path.tile_keys + path.append_ratio * q_len) * t_key
+        if path.by_token:
+            start_us = start_us + path.tile_keys * self.key_us(path) / path.whole_fraction
 
         one_byte_us = byte_us(gpu, path, np.zeros(()) if cold else operator.bytes, cold=cold)
         own_memory = one.bytes * one_byte_us

@@ -112,6 +112,7 @@ def whole_attention_time(
         row_us=0.0,
         tile_rows=_WHOLE_ROWS,
         packs_gqa=False,
+        by_token=False,
         ctas_per_sm=_WHOLE_CTAS,
         sharing=max(_WHOLE_SHARING, 2.0 * fraction - 1.0),
         whole_fraction=fraction,

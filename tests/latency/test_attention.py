@@ -1,6 +1,7 @@
 """Fused attention: physics as properties, the fit as recovery, measured rows where the data is there."""
 
 import dataclasses
+import math
 import timeit
 
 import msgspec
@@ -14,15 +15,13 @@ from made_up import FIT, PATH
 from medusa_sim.errors import DataError
 from medusa_sim.gpus.fitted_attention import AttentionKernel, AttentionPath
 from medusa_sim.gpus.gpu import Gpu, load_gpu
-from medusa_sim.lab.calibrate.attention import fit_attention
+from medusa_sim.lab.calibrate.attention import BY_TOKEN, fit_attention
 from medusa_sim.lab.calibrate.rows import Rows
 from medusa_sim.latency.attention import NEVER, attention_time
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.operator_time import Bound, OperatorTime
 from medusa_sim.latency.roofline import roofline_time_us
-from medusa_sim.latency.verify_attention import (
-    verify_attention_time,
-)
+from medusa_sim.latency.verify_attention import verify_attention_time, whole_attention_time
 from medusa_sim.operators.attention import Attention
 
 SETS = [
@@ -205,6 +204,53 @@ def test_half_a_million_points_are_no_loop_over_points():
         for rows in (operator, one)
     )
     assert whole_s < 0.05 * points * one_s
+
+
+@pytest.mark.parametrize(
+    ("batch", "group", "width", "splits", "waves"),
+    [
+        (1, (8, 1), 128, 16, 1), (8, (8, 1), 128, 16, 1), (64, (8, 1), 128, 2, 1), (64, (8, 1), 256, 2, 1),
+        (16, (64, 8), 128, 1, 1), (40, (64, 8), 64, 1, 3), (64, (32, 1), 128, 1, 1),
+    ],
+)  # fmt: skip
+def test_one_query_on_blackwell_waits_for_the_longest_sequence(batch, group, width, splits, waves):
+    """(U5), number by number: 4,096 keys, 16 splits of 256 at most, tiles of 16 heads, on 132 SMs."""
+    gpu, path = load_gpu("h100-sxm"), msgspec.structs.replace(PATH, **BY_TOKEN)
+    one = shape("decode_attention", batch, 1, 4096, group).with_columns(head_dim=width)
+    key_us = 4 * width * 16 / (0.7 * gpu.peak("bf16") / gpu.sms) * 1e6
+    first_us = 128 * key_us * 0.7 / 0.6
+    block_us = 3.0 + 0.01 * min(group[0] / group[1], 16) + first_us + (4096 / splits - 128) * key_us
+    walk_us = (waves + 0.6 * waves**0.5 * (batch - 1) / (batch + 1)) * block_us
+    memory_us = float(one.bytes) / (0.9 * gpu.bandwidth_bytes_per_s) * 1e6
+    combine_us = 2.0 + 0.4 * math.log2(splits) if splits > 1 else 0.0
+    told = 7.0 + combine_us + math.hypot(walk_us, memory_us)
+    found = attention_time(gpu, AttentionKernel(wide=path, fit=FIT), one)
+    assert float(found.time_us) == pytest.approx(told)
+
+
+def test_a_fit_on_blackwell_has_blocks_by_token():
+    gpu, path = load_gpu("b200"), msgspec.structs.replace(PATH, **BY_TOKEN)
+    grid = np.meshgrid([1.0, 8.0, 64.0, 256.0], [256.0, 1024.0, 4096.0, 32768.0], [1.0, 4.0, 8.0])
+    batch, keys, kv_heads = (axis.ravel() for axis in grid)
+    every = shape("decode_attention", 1, 1, 1, (8, 1)).with_columns(
+        batch=batch, kv_len=keys, heads=8 * kv_heads, kv_heads=kv_heads, q_len=np.ones_like(batch),
+        head_dim=np.full_like(batch, 128.0),
+    )  # fmt: skip
+    kernel = AttentionKernel(wide=path, fit=FIT)
+    rows = Rows(every, attention_time(gpu, kernel, every, cold=False).time_us)
+    found = fit_attention(rows, gpu, source="made up")
+    assert (found.wide.by_token, found.wide.tile_rows, found.narrow) == (True, 16, None)
+    assert found.fit.fit_error < 0.02
+    assert found.fit.heldout_error < 0.05
+
+
+def test_a_kernel_without_splits_has_no_blocks_by_token():
+    gpu = load_gpu("b200")
+    decode = gpu.kernels["sglang"].attention["decode_attention"]
+    plain = msgspec.structs.replace(decode, wide=msgspec.structs.replace(decode.wide, by_token=False))
+    several = shape("verify_attention", 8, 4, 4096, (32, 8))
+    found, told = (whole_attention_time(gpu, kernel, several) for kernel in (decode, plain))
+    assert float(found.time_us) == float(told.time_us)
 
 
 def test_a_fit_recovers_what_made_the_rows():

@@ -132,7 +132,8 @@ def test_blocks_by_token_wait_for_the_longest_sequence(shape, rows, tile, splits
     batch, queries, heads = shape
     row = latent(batch=batch, q_len=queries, heads=heads, kv_len=4096)
     key_us = 4 * row.head_dim * tile / (0.7 * GPU.peak("bf16") / GPU.sms) * 1e6
-    block_us = 3.0 + 0.01 * rows + (4096 / splits - 128) * key_us
+    first_us = 128 * key_us * 0.7 / 0.6
+    block_us = 3.0 + 0.01 * rows + first_us + (4096 / splits - 128) * key_us
     walk_us = (waves + 0.6 * waves**0.5 * (batch - 1) / (batch + 1)) * block_us
     memory_us = float(row.bytes) / (0.9 * GPU.bandwidth_bytes_per_s) * 1e6
     combine_us = 2.0 + 0.4 * math.log2(splits) if splits > 1 else 0.0

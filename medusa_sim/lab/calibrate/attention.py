@@ -1,7 +1,8 @@
 """Fits fused attention (`latency.attention`) of one GPU and library to measured rows.
 
-Tile sizes and other whole numbers are found by coordinate search, the rest by least squares. Held-out errors
-leave out whole (heads, kv_heads) groups, or whole batches and query lengths where there is one group.
+Tile sizes and other whole numbers are found by coordinate search where they are not known (`BY_TOKEN`), the
+rest by least squares. Held-out errors leave out whole (heads, kv_heads) groups, or whole batches and query
+lengths where there is one group.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ _STYLES: tuple[dict[str, object], ...] = (
 _ONE_ROW: dict[str, object] = {"packs_gqa": True, "store_passes": 0.0, "append_ratio": 0.0}
 """What rows of one query cannot tell: they always pack and store next to nothing."""
 
+BY_TOKEN: dict[str, object] = {
+    "by_token": True, "tile_rows": 16, "tile_keys": 128, "split_above": 0, "ctas_per_sm": 1,
+}  # fmt: skip
+"""trtllm-gen, which every engine runs on Blackwell for one query: tiles of up to 16 heads a key, whole splits
+(FlashInfer, include/flashinfer/trtllm/fmha/fmhaKernels.cuh)."""
+
 _NARROW_ROWS = 3
 """Below four rows per K/V head FlashInfer leaves the tensor cores; other libraries do not."""
 _NARROW_GAIN = 0.8
@@ -70,6 +77,9 @@ def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str) -> AttentionK
 
 def _search(rows: Rows[Attention], driver: _Driver) -> AttentionKernel:
     """The best kernel, with a narrow path where that lowers the objective as far as `_NARROW_GAIN`."""
+    if rows.operator.kind == "decode_attention" and driver.gpu.architecture == "blackwell":
+        path = msgspec.convert(_BOUNDS.starts | BY_TOKEN | _ONE_ROW, AttentionPath)
+        return _refit(AttentionKernel(wide=path, fit=UNFITTED), rows, driver)
     one = _refit(_search_path(rows, driver), rows, driver)
     narrow = _rows_per_head(rows.operator) <= _NARROW_ROWS
     if rows.operator.kind != "decode_attention" or min(narrow.sum(), (~narrow).sum()) < _LEAST_PATH_ROWS:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from medusa_sim.arrays import BoolArray, IntArray, as_float
 from medusa_sim.gpus.fitted_attention import AttentionPath, LatentKernel, Projections
 from medusa_sim.gpus.gpu import Gpu
+from medusa_sim.lab.calibrate.attention import BY_TOKEN
 from medusa_sim.lab.calibrate.driver import UNFITTED, Budget, FitDriver, warm
 from medusa_sim.lab.calibrate.rows import Rows, heldout_groups, require_rows
 from medusa_sim.lab.calibrate.search import coordinate_search, value_at
@@ -42,10 +43,9 @@ _START: dict[str, object] = {
     "append_ratio": 0.0,
 }
 """Where that search starts."""
-_BY_TOKEN: dict[str, object] = {"by_token": True, "tile_keys": 128, "split_above": 0}
-_FEW_HEADS, _TILE_OF_FEW = 32, 16
-"""trtllm-gen, which every engine runs on Blackwell: tiles of 16 heads up to so many, of 64 beyond
-(FlashInfer, include/flashinfer/trtllm/fmha/fmhaKernels.cuh, selectMlaGenerationKernel)."""
+_FEW_HEADS, _TILE_OF_MANY = 32, 64
+"""Heads up to which trtllm-gen has the tiles of `BY_TOKEN`, and rows of its tiles beyond (FlashInfer,
+include/flashinfer/trtllm/fmha/fmhaKernels.cuh, selectMlaGenerationKernel)."""
 _BUDGET = Budget(search_rows=300, fit_rows=700, evaluations=16, band_rows=20)
 _Driver = FitDriver[LatentAttention, LatentKernel]
 _ORDER = ("batch", "q_len", "kv_len", "heads")
@@ -71,8 +71,8 @@ def _search(rows: Rows[LatentAttention], driver: _Driver) -> LatentKernel:
     path = msgspec.convert(_PATH.starts | _START, AttentionPath)
     start = LatentKernel(wide=path, projections=projections, fit=UNFITTED, name=rows.kernel)
     if rows.operator.is_absorbed and projections is None and driver.gpu.architecture == "blackwell":
-        path = replace(path, **_BY_TOKEN)
-        few = replace(path, tile_rows=_TILE_OF_FEW)
+        few = replace(path, **BY_TOKEN)
+        path = replace(few, tile_rows=_TILE_OF_MANY)
         return _refit(replace(start, wide=path, narrow=few, narrow_rows=_FEW_HEADS), rows, driver)
     refit = partial(_refit, rows=subset, driver=driver)
     best, _ = coordinate_search(refit(start), _CHOICES, refit, lambda kernel: driver.cost(kernel, subset))

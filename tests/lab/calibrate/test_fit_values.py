@@ -287,7 +287,7 @@ def test_a_path_of_few_rows_is_tried_where_both_have_a_hundred(monkeypatch, few,
         "head_dim")},
         kv_heads=np.full(few + many, 32.0), q_len=np.r_[np.ones(few), np.full(many, 64.0)],
     )  # fmt: skip
-    law = SimpleNamespace(cost=lambda kernel, rows: 1.0)
+    law = SimpleNamespace(cost=lambda kernel, rows: 1.0, gpu=load_gpu("h100-sxm"))
     attention_fits._search(Rows(whole, np.ones(few + many)), law)
     assert seen == [few + many, many, few][:paths]
 
