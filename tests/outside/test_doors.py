@@ -67,7 +67,8 @@ def test_a_report_of_a_folder_with_a_hostile_name(model, tmp_path):
     for folder in ("named", "other"):
         parser = _Tags()
         parser.feed((tmp_path / folder / "report.html").read_text())
-        tags.append([tag for tag in parser.tags if tag != "code"])
+        # a longer name has more lines in the titles of pictures
+        tags.append([tag for tag in parser.tags if tag not in ("code", "text")])
     assert tags[0] == tags[1]
     named, other = (kinds(Path(folder, "report.md").read_text()) for folder in ("named", "other"))
     assert named <= other | {"code_inline"}
