@@ -19,9 +19,9 @@
 attend is the attention of one request that decodes. The other pieces are those of `step.prompt_kernels`; g,
 launches, extra and how they are put together those of `PromptTerms.mixed_us` (`step.prompts`). decode(b) has
 the rows of the step as an engine pads it, and is at most what attention leaves of the step; where fewer than
-b run it is interpolated as their step is. A mixed step is not padded. GPUs that attend to their own requests
-share n prompts; where these are fewer than GPUs, one GPU has a whole one and the layers around its attention
-too: imbalance(S).
+b run, and every draft is verified, it is interpolated as their step is. A mixed step is not padded. GPUs
+that attend to their own requests share n prompts; where these are fewer than GPUs, one GPU has a whole one
+and the layers around its attention too: imbalance(S).
 
 Prompts longer together than the room of a step are read in chunks: full(S) = ceil((S - room) / full) steps
 that they fill, then the last one (`running` has room and full). Full ones take the place of steps that
@@ -112,10 +112,12 @@ def mixed_step_law(
     prompts = np.stack(np.broadcast_arrays(cycle.prompt_tokens, as_float(cached_tokens)))
     (different, cached), place = np.unique(prompts, axis=1, return_inverse=True)
     place = place.ravel()
-    full_decode_us = decode_linear_us(setting, requests, verified_tokens, full_rows, linear_of_us(full_rows))
     # a step that verifies as many drafts as were found is averaged over them and has no such edge
     if sizes is not None and setting.verified.is_all and (requests < cycle.requests).any():
         full_decode_us = _interpolated_decode_us(setting, cycle, sizes)
+    else:
+        rows_us = linear_of_us(full_rows)
+        full_decode_us = decode_linear_us(setting, requests, verified_tokens, full_rows, rows_us)
     lengths = np.maximum(different[:, None] * log_normal(np.full(1, traffic.prompt_cv)), 1.0)
     ends = lengths + cached[:, None]
     return MixedStepLaw(
