@@ -24,10 +24,9 @@ from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.prompt_table import PromptTable, between, geometric, prompt_table
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
-from medusa_sim.step.prompt_kernels import decode_linear_us, expert_sharing_us
+from medusa_sim.step.prompt_kernels import decode_kernels
 from medusa_sim.step.sampling import sampled
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import step_rows
 from medusa_sim.units import US_PER_S
 
 _LENGTH_RATIO = 1.5
@@ -229,13 +228,13 @@ def _decode_linear_s(
 ) -> tuple[FloatArray, FloatArray]:
     """(1 + drafts, 1 + requests) seconds of linear layers without prompts, and what shared experts save."""
     requests, candidates = as_float(np.arange(most_requests + 1))[None, :], 1 + np.arange(drafts + 1)[:, None]
-    verified_tokens = as_float(setting.verified.mean_tokens(candidates))
-    tokens, rows = requests * verified_tokens, step_rows(setting, requests, candidates)
-    rows_us = np.interp(rows, np.arange(prompts.linear_s.size), prompts.linear_s) * US_PER_S
-    linear_us = decode_linear_us(setting, requests, verified_tokens, rows, rows_us)
-    saved_us = expert_sharing_us(setting, requests, verified_tokens, rows, tokens)
+
+    def linear_us(rows: FloatArray) -> FloatArray:
+        return np.interp(rows, np.arange(prompts.linear_s.size), prompts.linear_s) * US_PER_S
+
+    decode = decode_kernels(setting, requests, candidates, linear_us)
     some = requests > 0
-    return np.where(some, linear_us, 0.0) / US_PER_S, np.where(some, saved_us, 0.0) / US_PER_S
+    return np.where(some, decode.linear_us, 0.0) / US_PER_S, np.where(some, decode.sharing_us, 0.0) / US_PER_S
 
 
 def _with_none(values: FloatArray, none: float | None = None) -> FloatArray:

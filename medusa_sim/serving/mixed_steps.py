@@ -19,7 +19,7 @@
 attend is the attention of one request that decodes. The other pieces are those of `step.prompt_kernels`; g,
 launches, extra and how they are put together those of `PromptTerms.mixed_us` (`step.prompts`). decode(b) has
 the rows of the step as an engine pads it, and is at most what attention leaves of the step; where fewer than
-b run, and every draft is verified, it is interpolated as their step is. A mixed step is not padded. GPUs
+b run it is interpolated as their step is. A mixed step is not padded. GPUs
 that attend to their own requests share n prompts; where these are fewer than GPUs, one GPU has a whole one
 and the layers around its attention too: imbalance(S).
 
@@ -36,8 +36,9 @@ means. In order: what is priced once for all steps (`mixed_step_law`), then each
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -50,10 +51,9 @@ from medusa_sim.serving.traffic import Traffic
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.host import Added
 from medusa_sim.step.prompt_kernels import (
-    decode_linear_us,
+    decode_kernels,
     drafter_attention_us,
     drafter_linear_us,
-    expert_sharing_us,
     imbalance_us,
     inactive_share,
     linear_times,
@@ -71,7 +71,6 @@ from medusa_sim.step.prompts import (
     read_us,
 )
 from medusa_sim.step.setting import Setting
-from medusa_sim.step.step import step_rows
 
 _TURNS = (np.arange(16) + 0.5) / 16
 """Of prompts that are read one after the other, equally likely ones."""
@@ -91,46 +90,33 @@ def mixed_step_law(
     cached_tokens: (cells,) of a prefix before each prompt, which it attends to. sizes: rising numbers of
     requests between which the steps of a cycle in which some queue were interpolated; None: none were.
     """
-    requests, verified_tokens = cycle.running, cycle.verified_tokens
+    requests, candidates = cycle.running, cycle.candidates
     # steps that only decode, of all requests and of those that are present: averaged over how many are
     # absent, so that no edge of a tile falls on one number of requests
     absent = binomial(requests, cycle.absent_share)
     present = np.maximum(requests[absent.place] - absent.number, 1.0)
-    present_tokens = verified_tokens[absent.place]
-    full_rows = step_rows(setting, requests, cycle.candidates)
-    present_rows = step_rows(setting, present, cycle.candidates[absent.place])
+    linear_at = partial(_each_priced_once_us, setting)
+    full = decode_kernels(setting, requests, candidates, linear_at)
+    present_us = decode_kernels(setting, present, candidates[absent.place], linear_at).linear_us
+    full_us = full.linear_us
+    if sizes is not None and (requests < cycle.requests).any():
+        full_us = _interpolated_decode_us(setting, cycle, sizes, linear_at)
 
-    # linear(T) at the rows of all these steps, and at those between which a mixed step's are interpolated
-    rows = timed_rows(float((requests * verified_tokens).max() + cycle.room_tokens.max()))
-    priced_rows = np.unique(np.concatenate([full_rows, present_rows, rows]))
-    priced_us = linear_us(setting, priced_rows)
-
-    def linear_of_us(some_rows: FloatArray) -> FloatArray:
-        return np.asarray(priced_us[np.searchsorted(priced_rows, some_rows)])
-
-    present_us = decode_linear_us(setting, present, present_tokens, present_rows, linear_of_us(present_rows))
+    rows = timed_rows(float((requests * cycle.verified_tokens).max() + cycle.room_tokens.max()))
     prompts = np.stack(np.broadcast_arrays(cycle.prompt_tokens, as_float(cached_tokens)))
     (different, cached), place = np.unique(prompts, axis=1, return_inverse=True)
     place = place.ravel()
-    # a step that verifies as many drafts as were found is averaged over them and has no such edge
-    if sizes is not None and setting.verified.is_all and (requests < cycle.requests).any():
-        full_decode_us = _interpolated_decode_us(setting, cycle, sizes)
-    else:
-        rows_us = linear_of_us(full_rows)
-        full_decode_us = decode_linear_us(setting, requests, verified_tokens, full_rows, rows_us)
     lengths = np.maximum(different[:, None] * log_normal(np.full(1, traffic.prompt_cv)), 1.0)
     ends = lengths + cached[:, None]
     return MixedStepLaw(
         setting=setting,
         traffic=traffic,
         cycle=cycle,
-        full_decode_us=full_decode_us,
+        full_decode_us=full_us,
         mean_decode_us=sums_by_place(absent.weight * present_us, absent.place, requests.size),
-        sharing_us=expert_sharing_us(
-            setting, requests, verified_tokens, full_rows, requests * verified_tokens
-        ),
+        sharing_us=full.sharing_us,
         rows=rows,
-        linear_us=linear_of_us(rows),
+        linear_us=linear_us(setting, rows),
         drafter_us=drafter_linear_us(setting, drafter, rows),
         imbalance_us=imbalance_us(setting, rows),
         prompt_attention_us=prompt_attention_us(setting, lengths, ends).mean(axis=1)[place],
@@ -139,7 +125,15 @@ def mixed_step_law(
     )
 
 
-def _interpolated_decode_us(setting: Setting, cycle: RequestCycle, sizes: FloatArray) -> FloatArray:
+def _each_priced_once_us(setting: Setting, rows: FloatArray) -> FloatArray:
+    """linear(T) at rows of any shape."""
+    different, place = np.unique(rows, return_inverse=True)
+    return np.asarray(linear_us(setting, different)[place])
+
+
+def _interpolated_decode_us(
+    setting: Setting, cycle: RequestCycle, sizes: FloatArray, linear_at: Callable[[FloatArray], FloatArray]
+) -> FloatArray:
     """(cells,) decode(b) of those that run: of all, as much less as it is between these numbers of requests.
 
     Their step was interpolated so. decode(b) is taken from it and has to lie on the same side of an edge of a
@@ -147,10 +141,7 @@ def _interpolated_decode_us(setting: Setting, cycle: RequestCycle, sizes: FloatA
     """
 
     def decode_us(requests: FloatArray) -> FloatArray:
-        rows = step_rows(setting, requests, cycle.candidates)
-        different, place = np.unique(rows, return_inverse=True)
-        rows_us = linear_us(setting, different)[place]
-        return decode_linear_us(setting, requests, cycle.verified_tokens, rows, rows_us)
+        return decode_kernels(setting, requests, cycle.candidates, linear_at).linear_us
 
     def between_us(requests: FloatArray) -> FloatArray:
         above, part = place_between(sizes, requests)

@@ -6,7 +6,19 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.engines.engine import Engine
+from medusa_sim.engines.runtime import Runtime
 from medusa_sim.operators.operator import Size
+
+
+def step_rows(runtime: Runtime, requests: Size, tokens: Size, graph_tokens: Size) -> FloatArray:
+    """Rows of the linear layers of a step of so many requests, as an engine pads them: whole numbers.
+
+    tokens: verified of each, on average. graph_tokens: of each that graphs are captured for.
+    """
+    rows = _floats(requests) * _floats(tokens)
+    if runtime.engine is not None:
+        rows = padded_tokens(runtime.engine, requests, tokens, graph_tokens)
+    return np.maximum(np.rint(rows), 1.0)
 
 
 def padded_tokens(

@@ -24,16 +24,19 @@ difference is what prompts add.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.models.feed_forwards import MoE
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.expert_union import INDEPENDENT, left_out_share
+from medusa_sim.step.graphs import step_rows
 from medusa_sim.step.launch import Launch
 from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
 from medusa_sim.step.pass_cost import device_us, timed_pass
@@ -108,11 +111,26 @@ def imbalance_us(setting: Setting, tokens: FloatArray) -> FloatArray:
 # Experts: what tokens of one request save by sharing them, and how much of it a prompt leaves.
 
 
-def decode_linear_us(
-    setting: Setting, requests: FloatArray, verified_tokens: FloatArray, rows: FloatArray, rows_us: FloatArray
-) -> FloatArray:
-    """decode(b) of steps that carry no prompt, microseconds; rows: as padded, rows_us: linear(rows)."""
-    return rows_us - expert_sharing_us(setting, requests, verified_tokens, rows, rows)
+class DecodeKernels(NamedTuple):
+    """decode(b) and sharing(b c) of steps that carry no prompt, microseconds: means over what is verified."""
+
+    linear_us: FloatArray
+    sharing_us: FloatArray
+
+
+def decode_kernels(
+    setting: Setting, requests: FloatArray, candidates: Size, linear_at: Callable[[FloatArray], FloatArray]
+) -> DecodeKernels:
+    """Of steps of so many requests, averaged over how many of their candidates are verified (N5).
+
+    linear_at: linear(T) at rows of any shape.
+    """
+    tokens, chances = setting.verified.cases(requests, candidates)
+    batches, graph_tokens = as_float(requests)[..., None], as_float(candidates)[..., None]
+    rows = step_rows(setting.runtime, batches, tokens, graph_tokens)
+    linear_us = linear_at(rows) - expert_sharing_us(setting, batches, tokens, rows, rows)
+    sharing_us = expert_sharing_us(setting, batches, tokens, rows, batches * tokens)
+    return DecodeKernels((chances * linear_us).sum(axis=-1), (chances * sharing_us).sum(axis=-1))
 
 
 def expert_sharing_us(

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.engines.runtime import Runtime
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.accepting import acceptance_launches
@@ -123,14 +122,6 @@ def verification_work(
         longest = _longest_path(setting, candidates)
         accepting = acceptance_launches(setting.shard, workload, setting.compacted_drafts, longest)
     return _target_work(setting, workload, accepting)
-
-
-def step_rows(setting: Setting, requests: Size, candidates: Size) -> FloatArray:
-    """Rows of the linear layers of a step of so many requests, as an engine pads them: whole numbers (N3)."""
-    engine, tokens = setting.runtime.engine, setting.verified.mean_tokens(candidates)
-    rows = as_float(requests) * tokens
-    padded = rows if engine is None else padded_tokens(engine, requests, tokens, candidates)
-    return np.maximum(np.rint(padded), 1.0)
 
 
 def _longest_path(setting: Setting, candidates: Size) -> Size:

@@ -15,9 +15,10 @@ from medusa_sim.serving.chance import log_normal, normal_values
 from medusa_sim.serving.mixed_steps import mixed_step_law
 from medusa_sim.serving.request_cycle import _steps_ahead
 from medusa_sim.serving.server import FullServer
+from medusa_sim.step.graphs import step_rows
 from medusa_sim.step.prompt_kernels import expert_sharing_us
 from medusa_sim.step.prompts import prompt_terms
-from medusa_sim.step.step import decode_step, prefill_step, step_rows
+from medusa_sim.step.step import decode_step, prefill_step
 
 
 def test_clients_that_begin_at_once_are_normal_around_their_next_requests(monkeypatch):
@@ -83,8 +84,9 @@ def test_requests_that_verify_tokens_share_experts_as_those_of_a_plain_step():
     """Of so many tokens that choose by themselves: as many as all requests verify."""
     of = setting(model="qwen3-30b-a3b")
     cycle = full(of, np.asarray([4.0, 64.0]), CHAT)._cycle
-    law = mixed_step_law(of, CHAT, None, replace(cycle, verified_tokens=np.array([4.0, 4.0])))
-    rows = step_rows(of, cycle.running, cycle.candidates)
+    four = np.full(2, 4.0)
+    law = mixed_step_law(of, CHAT, None, replace(cycle, verified_tokens=four, candidates=four))
+    rows = step_rows(of.runtime, cycle.running, 4.0, 4.0)
     shared_us = expert_sharing_us(of, cycle.running, np.full(2, 4.0), rows, 4.0 * cycle.running)
     assert law.sharing_us == pytest.approx(shared_us)
     assert np.all(shared_us != 0.0)

@@ -1,6 +1,7 @@
 """Numbers of prompts by hand: kernels, logits, experts and linear layers, of a target and its drafter."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from medusa_sim.step.network import LOGIT_OPERATORS, model_launches
 from medusa_sim.step.pass_cost import device_us
 from medusa_sim.step.pass_work import PassWork
 from medusa_sim.step.prompt_kernels import (
-    decode_linear_us,
+    decode_kernels,
     drafter_attention_us,
     drafter_linear_us,
     expert_sharing_us,
@@ -38,6 +39,7 @@ from medusa_sim.step.step import (
     prefill_step,
     verification_work,
 )
+from medusa_sim.step.verified import Verified
 from medusa_sim.step.workload import decode, prefill
 
 
@@ -146,7 +148,7 @@ def test_prompts_wake_the_experts_that_a_requests_tokens_share(model):
         return device_us(of.latency, replace(work, launches=kept, runtime=of.prompt_runtime))
 
     step, alone_us = verification_work(of, 16, 512, 4), linear_us(of, b * c)
-    own_us, saved_us = decode_linear_us(of, b, c, b * c, alone_us), expert_sharing_us(of, b, c, b * c, b * c)
+    own_us, saved_us = decode_kernels(of, b, c, partial(linear_us, of))
     assert own_us == pytest.approx(shared_us(step))
     assert 0.02 * alone_us < saved_us < 0.2 * alone_us
     both = replace(decode(16.0 * 4.0**CHAIN.beta + read, 1), padded_rows=b * c + read)
@@ -156,6 +158,16 @@ def test_prompts_wake_the_experts_that_a_requests_tokens_share(model):
     assert found_us == pytest.approx(shared_us(joined), rel=0.02)
     dense = setting()
     assert float(expert_sharing_us(dense, b, c, b * c, b * c)) == float(inactive_share(dense, b)) == 0.0
+
+
+def test_kernels_of_a_step_are_averaged_over_whether_drafts_are_found():
+    """(N5) of one request, as its step is: three times in ten it verifies four tokens, else one."""
+    always = Scenario(gpu="h100-sxm", model="qwen3-30b-a3b", runtime="cuda-graph").setting
+    sometimes, linear_at = replace(always, verified=Verified(match_rate=0.3)), partial(linear_us, always)
+    plain, found = (decode_kernels(always, np.array(1.0), tokens, linear_at) for tokens in (1.0, 4.0))
+    mean = decode_kernels(sometimes, np.array(1.0), 4.0, linear_at)
+    assert mean.linear_us == pytest.approx(0.7 * plain.linear_us + 0.3 * found.linear_us)
+    assert mean.sharing_us == pytest.approx(0.7 * plain.sharing_us + 0.3 * found.sharing_us)
 
 
 def test_linear_layers_are_timed_at_rows_that_lie_further_apart_the_more_there_are():

@@ -29,7 +29,7 @@ from medusa_sim.step.drafter.base import DrafterParts
 from medusa_sim.step.drafter.layer import Eagle3, Mtp
 from medusa_sim.step.drafting import drafting_cost, drafting_times, eager_levels_us
 from medusa_sim.step.expert_union import DISJOINT, INDEPENDENT, union
-from medusa_sim.step.graphs import is_captured, padded_tokens
+from medusa_sim.step.graphs import is_captured, padded_tokens, step_rows
 from medusa_sim.step.host import drafting_us
 from medusa_sim.step.kernels import argmax_us, kernel_time, launch_time
 from medusa_sim.step.launch import Launch
@@ -46,7 +46,6 @@ from medusa_sim.step.step import (
     decode_step,
     prefill_step,
     speculative_step,
-    step_rows,
     verification_step,
 )
 from medusa_sim.step.timed_kernels import TimedKernels
@@ -444,7 +443,7 @@ def test_rows_of_a_step_are_whole_and_those_of_the_graph_that_holds_them(runtime
     scenario = Scenario(
         gpu="h100-sxm", model="llama-3.1-8b", runtime=runtime, drafter="eagle3", acceptance=0.6
     )
-    assert step_rows(scenario.setting, np.array(requests), candidates).tolist() == rows
+    assert step_rows(scenario.setting.runtime, np.array(requests), candidates, candidates).tolist() == rows
 
 
 def test_what_is_left_out_is_nothing_but_for_these():
