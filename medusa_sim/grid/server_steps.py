@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -84,38 +84,13 @@ class ServerSteps:
             tokens_per_step=tokens,
             step_us=step_us,
             attention_us=attention_us,
-            fewer=partial(self._of_fewer, as_float(batch), step_us, attention_us, (s, configuration)),
-            fewer_sizes=self._sizes,
+            fewer=StepOfFewer(self._fewer, s, configuration, as_float(batch), step_us, attention_us).step_of,
+            fewer_sizes=as_float(self._fewer.surface.batch),
             decode_steps=decode_steps,
             prompt_tokens=None if surface.prompt_tokens is None else surface.prompt_tokens[s],
             cached_tokens=surface.cached_tokens[s],
             drafter=surface.loaded_drafter,
         )
-
-    def _of_fewer(
-        self,
-        requests: FloatArray,
-        step_us: FloatArray,
-        attention_us: FloatArray,
-        indices: tuple[IntArray, IntArray],
-        running: FloatArray,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Steps of `requests` and their attention where fewer run: as much shorter as steps of `_fewer`.
-
-        indices: length and configuration of each there.
-        """
-        sizes = self._sizes
-
-        def share(values_us: FloatArray) -> FloatArray:
-            each_us = self._fewer.spread(values_us)
-            return _between(sizes, each_us, running, indices) / _between(sizes, each_us, requests, indices)
-
-        return step_us * share(self._fewer.time_us), attention_us * share(self._fewer.attention_us)
-
-    @property
-    def _sizes(self) -> FloatArray:
-        """Numbers of requests whose steps are priced for those where some queue."""
-        return as_float(self.steps.surface.fewer_requests.batch)
 
     @cached_property
     def _fewer(self) -> Steps:
@@ -141,10 +116,31 @@ class ServerSteps:
         return np.asarray(scenario.gpus * watts(power, joules, time_us))
 
 
-def _between(
-    sizes: FloatArray, values: FloatArray, some: FloatArray, indices: tuple[IntArray, IntArray]
-) -> FloatArray:
-    """Values at `some` requests, between those at two sizes."""
-    above, part = place_between(sizes, some)
-    low, high = values[above - 1, *indices], values[above, *indices]
-    return np.asarray(low + part * (high - low))
+@dataclass(frozen=True, eq=False)
+class StepOfFewer:
+    """The step of cells where some of their requests queue: as much shorter as priced steps of so many are.
+
+    priced: every configuration at rising numbers of requests. The others broadcast with the cells: indices of
+    their lengths, their configurations, and the step and its attention where all requests run.
+    """
+
+    priced: Steps
+    s: IntArray
+    configuration: IntArray
+    requests: FloatArray
+    step_us: FloatArray
+    attention_us: FloatArray
+
+    def step_of(self, running: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The step of those that run, and its attention."""
+        step, attention = (
+            self._at(running, priced_us) / self._at(self.requests, priced_us)
+            for priced_us in (self.priced.time_us, self.priced.attention_us)
+        )
+        return self.step_us * step, self.attention_us * attention
+
+    def _at(self, requests: FloatArray, priced_us: FloatArray) -> FloatArray:
+        """What was priced, at these numbers of requests: linear between two."""
+        above, part = place_between(as_float(self.priced.surface.batch), requests)
+        low, high = (priced_us[b, self.s, self.configuration] for b in (above - 1, above))
+        return np.asarray(low + part * (high - low))
