@@ -39,27 +39,44 @@ ENDLESS_CONTEXT = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """Stretches of the searched range in which speculation pays, loses or is uncertain (`plan.verdict`).
+    """Where speculation pays, loses or is uncertain (`plan.verdict`), of the values that fit.
 
-    known: what is certain and what is not, without gaps. spans: every (first, last) in which drafts are made.
-    direction: of the last change. `loses from`: no drafts from `at` on; `pays from`: drafts from `at` on; at
-    is None where nothing changes. searched_to: the last value that fits, or the end of the search; 0 under
-    `does not fit`.
+    known: what is certain and what is not, without gaps; empty where nothing fits. spans: every (first, last)
+    in which drafts are made.
     """
 
-    at: int | None
-    direction: Direction
-    searched_from: int
-    searched_to: int
-    spans: tuple[tuple[int, int], ...] = ()
     known: tuple[Stretch, ...] = ()
+    spans: tuple[tuple[int, int], ...] = ()
 
-    def is_drafting(self, values: IntArray) -> BoolArray:
-        """Whether drafts are made at each of some values."""
-        inside = np.zeros(values.shape, dtype=np.bool_)
-        for first, last in self.spans:
-            inside |= (values >= first) & (values <= last)
-        return inside
+    @property
+    def searched_from(self) -> int:
+        """The first value that was searched."""
+        return self.known[0].first if self.known else 1
+
+    @property
+    def searched_to(self) -> int:
+        """The last value that fits, or the end of the search; 0 where nothing fits."""
+        return self.known[-1].last if self.known else 0
+
+    @property
+    def edges(self) -> set[int]:
+        """Values from which drafts are made, or no longer made."""
+        return {edge for first, last in self.spans for edge in (first, last + 1)}
+
+    @property
+    def at(self) -> int | None:
+        """The last edge inside what was searched; None where nothing changes."""
+        inside = (edge for edge in self.edges if self.searched_from < edge <= self.searched_to)
+        return max(inside, default=None)
+
+    @property
+    def direction(self) -> Direction:
+        """What changes `at` there."""
+        if not self.known:
+            return "does not fit"
+        if self.at is None:
+            return "pays throughout" if self.spans else "loses throughout"
+        return "pays from" if self.spans[-1][1] == self.searched_to else "loses from"
 
     @property
     def loses_from(self) -> int | None:
@@ -68,8 +85,12 @@ class BreakEven:
             return self.searched_from
         return self.at if self.direction == "loses from" else None
 
-
-NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, searched_to=0)
+    def is_drafting(self, values: IntArray) -> BoolArray:
+        """Whether drafts are made at each of some values."""
+        inside = np.zeros(values.shape, dtype=np.bool_)
+        for first, last in self.spans:
+            inside |= (values >= first) & (values <= last)
+        return inside
 
 
 def find_break_even(coded: Coded, codes_at: CodesAt) -> BreakEven:
@@ -78,18 +99,8 @@ def find_break_even(coded: Coded, codes_at: CodesAt) -> BreakEven:
     codes_at: gives the codes of numbers between them.
     """
     values, codes = with_exact_edges(coded, codes_at)
-    found = stretches(values, codes)
-    spans = drafting_spans(values, codes, found)
-    first, last = int(values[0]), int(values[-1])
-    # where drafts begin or end, from the second value on
-    edges = sorted({edge for span in spans for edge in (span[0], span[1] + 1) if first < edge <= last})
-    direction: Direction = "pays throughout" if spans else "loses throughout"
-    if edges:
-        direction = "pays from" if spans[-1][1] == last else "loses from"
-    return BreakEven(
-        at=edges[-1] if edges else None, direction=direction, searched_from=first, searched_to=last,
-        spans=spans, known=found,
-    )  # fmt: skip
+    known = stretches(values, codes)
+    return BreakEven(known=known, spans=drafting_spans(values, codes, known))
 
 
 def break_even_batches(
@@ -104,7 +115,7 @@ def break_even_batches(
     found = []
     for s, search in enumerate(coarse):
         if search.largest < 1:
-            found.append(NOTHING_FITS)
+            found.append(BreakEven())
             continue
         coded = search.coded
         if searched is not None and codes is not None:
@@ -190,7 +201,7 @@ def break_even_context(
         start = max(start, ceil(grown.answer_tokens + 1.0))
     end = min(longest, longest_context(scenario, few, batch, grown))
     if end < start:
-        return NOTHING_FITS
+        return BreakEven()
     steps = 1 + max(1, round(float(np.log2(end / start) * 4)))
     lengths = np.unique(np.rint(np.geomspace(start, end, steps)).astype(np.int64))
 

@@ -79,8 +79,5 @@ def _with_traffic(scenario: Scenario, question: Question) -> tuple[Scenario, Que
 
 def _batches_at_break_even(break_evens: Sequence[BreakEven], searched: IntArray) -> list[int]:
     """The last batch before each break-even that lies between two searched ones, and the first after it."""
-    starts = {
-        edge for break_even in break_evens for first, last in break_even.spans for edge in (first, last + 1)
-    }
-    near = {batch for start in starts for batch in (start - 1, start)}
+    near = {batch for found in break_evens for edge in found.edges for batch in (edge - 1, edge)}
     return sorted(near.intersection(range(int(searched[0]) + 1, int(searched[-1]))) - {*searched.tolist()})

@@ -28,6 +28,7 @@ from medusa_sim.models.parallel import Parallel
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.verdict import Stretch
 from medusa_sim.scenario.acceptance import constant_rate
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
@@ -578,11 +579,10 @@ def test_one_number_for_a_range_is_nowhere_far_from_the_best(acceptance, batch_m
 
 
 @pytest.mark.parametrize(
-    ("direction", "at", "cap"),
-    [("loses from", 4000, "--max-model-len 3999"), ("loses throughout", None, ""), ("pays from", 4000, "")],
+    ("spans", "cap"), [(((16, 3999),), "--max-model-len 3999"), ((), ""), (((4000, 9000),), "")]
 )
-def test_a_length_from_which_drafts_cost_time_caps_requests(direction, at, cap):
-    context = BreakEven(at=at, direction=direction, searched_from=16, searched_to=9000)
+def test_a_length_from_which_drafts_cost_time_caps_requests(spans, cap):
+    context = BreakEven(known=(Stretch(16, 9000, "uncertain"),), spans=spans)
     question = SimpleNamespace(seq_len=(1024,), batch_max=8)
     note = length_note(SimpleNamespace(question=question, break_even_context=context), "--max-model-len")
     assert ("--max-model-len" in note) == bool(cap)

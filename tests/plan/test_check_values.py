@@ -1,12 +1,12 @@
 """Pieces of a check and of a schedule by hand."""
 
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.batch_ranges import merge_batches
+from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.check import CheckedPart, _explained_us, _position
 from medusa_sim.plan.measured_run import _check_shares, _tokens
 from medusa_sim.plan.recommend import _batches_at_break_even
@@ -100,4 +100,4 @@ def test_shares_that_rise_or_are_not_one_a_draft_are_refused(given):
     ],
 )  # fmt: skip
 def test_batches_at_a_break_even_between_two_searched_ones_are_searched_too(spans, searched, beside):
-    assert _batches_at_break_even([SimpleNamespace(spans=spans)], np.array(searched)) == beside
+    assert _batches_at_break_even([BreakEven(spans=spans)], np.array(searched)) == beside

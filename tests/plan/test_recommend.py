@@ -349,15 +349,10 @@ def test_the_last_crossing_leads(pays, at, direction, spans):
 def test_crossings_are_found_to_the_whole_number(edge):
     values = np.array([1, 10, 100, 1000])
     found = find_break_even(Coded(values, certainly(values < edge)), lambda at: certainly(at < edge))
-    assert found == BreakEven(
-        at=edge,
-        direction="loses from",
-        searched_from=1,
-        searched_to=1000,
-        spans=((1, edge - 1),),
-        known=(Stretch(1, edge - 1, "pays"), Stretch(edge, 1000, "loses")),
-    )
-    assert found.loses_from == edge
+    known = Stretch(1, edge - 1, "pays"), Stretch(edge, 1000, "loses")
+    assert found == BreakEven(known=known, spans=((1, edge - 1),))
+    assert (found.searched_from, found.searched_to) == (1, 1000)
+    assert (found.direction, found.at, found.loses_from) == ("loses from", edge, edge)
     pays_beyond = Coded(values, certainly(values >= edge))
     assert find_break_even(pays_beyond, lambda at: certainly(at >= edge)).loses_from is None
 

@@ -25,10 +25,7 @@ from medusa_sim.setups.question import SetupQuestion
 ORDERS = pytest.mark.parametrize("order", [1, -1])
 
 
-UNSURE = BreakEven(
-    at=None, direction="pays throughout", searched_from=1, searched_to=64, spans=((1, 64),),
-    known=(Stretch(1, 13, "pays"), Stretch(14, 64, "uncertain")),
-)  # fmt: skip
+UNSURE = BreakEven(known=(Stretch(1, 13, "pays"), Stretch(14, 64, "uncertain")), spans=((1, 64),))
 
 
 def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
@@ -111,13 +108,7 @@ def test_the_fastest_is_shown_where_no_row_keeps_the_limit(order):
 
 
 def test_batches_are_shown_once_where_every_length_has_the_same():
-    first, other = (
-        BreakEven(
-            at=None, direction="pays throughout", searched_from=1, searched_to=to, spans=((1, to),),
-            known=(Stretch(1, to, "pays"),),
-        )
-        for to in (64, 32)
-    )  # fmt: skip
+    first, other = (BreakEven(known=(Stretch(1, to, "pays"),), spans=((1, to),)) for to in (64, 32))
     (once,) = sentences.by_batch(recommended(break_even_batches=[first, first]))
     assert "length" not in once
     twice = sentences.by_batch(recommended(break_even_batches=[first, other]))

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from numbers_in_text import numbers
 
+from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.shortfall import Change, Shortfall
+from medusa_sim.plan.verdict import Stretch
 from medusa_sim.report.load.screen import context_text
 from medusa_sim.report.recommend import facts as recommended
 from medusa_sim.report.screen import Fact, Screen, screen_text
@@ -127,8 +129,7 @@ def test_two_warnings_are_shown_and_the_rest_is_counted(warnings, details, told)
 
 @pytest.mark.parametrize(("requests", "told"), [(1, "1 request "), (2, "2 requests ")])
 def test_requests_of_a_context_are_counted(requests, told):
-    known = [SimpleNamespace(verdict="pays", first=1, last=512)]
-    even = SimpleNamespace(known=known, direction="", searched_from=1, searched_to=512, spans=())
+    even = BreakEven(known=(Stretch(1, 512, "pays"),))
     (line,) = context_text(SimpleNamespace(context=(requests, even)))
     assert told in line
     assert not context_text(SimpleNamespace(context=None))

@@ -16,6 +16,7 @@ from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep_answer import sweep_answer
+from medusa_sim.plan.verdict import Stretch
 from medusa_sim.report.recommend import sentences
 from medusa_sim.report.recommend import warnings as of_recommendation
 from medusa_sim.report.recommend.facts import request_latency_text
@@ -112,10 +113,7 @@ def test_costs_are_shown_at_both_ends_and_once_where_these_are_one():
 
 
 def known(*stretches: tuple[str, int, int], spans: tuple[tuple[int, int], ...] = ()) -> BreakEven:
-    return SimpleNamespace(
-        known=[SimpleNamespace(verdict=kind, first=first, last=last) for kind, first, last in stretches],
-        direction="", searched_from=1, searched_to=512, spans=spans,
-    )  # fmt: skip
+    return BreakEven(known=tuple(Stretch(first, last, kind) for kind, first, last in stretches), spans=spans)
 
 
 @pytest.mark.parametrize(
