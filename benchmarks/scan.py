@@ -29,7 +29,7 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.sweep import grid_options
-from medusa_sim.plan.verdict import drafting_spans, stretches, verdict_codes
+from medusa_sim.plan.verdict import KnownOdds, drafting_spans, odds_of, stretches
 
 CARDS = ("a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")
 MODELS = (
@@ -108,7 +108,7 @@ def scanned(each: SetUp) -> dict[str, float]:
     last = int(fits.all(axis=1).sum())
     gain, rate = cells.speedup[:last, 0], cells.tokens_per_s[:last, 0]
     best = gain[:, 1:].max(axis=1)
-    batches, codes = cells.surface.batch[:last], verdict_codes(cells)[:last, 0]
+    odds = KnownOdds(cells.surface.batch[:last], odds_of(cells)[:last, 0])
     low, high = (ends[:last, 0] for ends in cells.speedup_band)
     falls = np.diff(rate[:, 0]) / rate[:-1, 0]
     longer = by_count_of(each.scenario(prompt=1.02 * PROMPT))
@@ -121,7 +121,7 @@ def scanned(each: SetUp) -> dict[str, float]:
     beyond = half[edges[0] :] / half[edges[0] - 1] - 1.0 if is_beyond else np.zeros((1, 1))
     return {
         "batches": last,
-        "ranges": len(drafting_spans(batches, codes, stretches(batches, codes))),
+        "ranges": len(drafting_spans(odds, stretches(odds))),
         "gaining": ranges(best > 1.0),
         "falls": float((falls < -0.03).sum()),
         "worst fall": float(falls.min(initial=0.0)),

@@ -1,7 +1,8 @@
-"""Array types by element, and 80 % intervals of arrays."""
+"""Array types by element, 80 % intervals of arrays, spans of whole numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -73,6 +74,34 @@ def evenly(values: IntArray, most: int) -> IntArray:
     if values.size <= most:
         return values
     return values[np.unique(np.linspace(0, values.size - 1, most).round().astype(np.int64))]
+
+
+class Span(NamedTuple):
+    """Whole numbers from the first to the last."""
+
+    first: int
+    last: int
+
+    @property
+    def width(self) -> float:
+        """Ratio of its ends: as many times more requests as it spans."""
+        return (self.last + 1) / self.first
+
+    def part_in(self, other: Span) -> Span | None:
+        """What both hold; None where that is nothing."""
+        first, last = max(self.first, other.first), min(self.last, other.last)
+        return Span(first, last) if first <= last else None
+
+
+def joined(spans: Iterable[tuple[int, int]]) -> tuple[Span, ...]:
+    """Spans in rising order, those that meet or adjoin as one."""
+    found: list[Span] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1].last + 1:
+            found[-1] = Span(found[-1].first, max(found[-1].last, last))
+        else:
+            found.append(Span(first, last))
+    return tuple(found)
 
 
 class Halves(NamedTuple):

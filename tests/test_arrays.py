@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medusa_sim.arrays import Band, Halves, conditional, evenly, every_to, in_quadrature, once
+from medusa_sim.arrays import Band, Halves, Span, conditional, evenly, every_to, in_quadrature, once
 
 STEP = Halves.within(np.array(80.0), np.array(100.0), np.array(150.0))
 
@@ -49,6 +49,13 @@ def test_as_many_as_allowed_are_kept_evenly_with_both_ends(count, most, kept):
 
 def test_rates_that_hold_with_all_before_are_divided_by_the_one_before():
     assert conditional(np.array([0.8, 0.4, 0.0, 0.0])) == pytest.approx([0.8, 0.5, 0.0, 0.0])
+
+
+def test_spans_share_what_lies_in_both_and_are_as_wide_as_the_ratio_of_their_ends():
+    assert Span(3, 8).part_in(Span(8, 9)) == (8, 8)
+    assert Span(3, 8).part_in(Span(1, 5)) == (3, 5)
+    assert Span(3, 8).part_in(Span(9, 12)) is None
+    assert (Span(2, 5).width, Span(4, 4).width) == (3.0, 1.25)
 
 
 def test_what_broadcasting_repeats_is_kept_once():

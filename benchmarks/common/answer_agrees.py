@@ -20,7 +20,7 @@ from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.quantities import values
 from medusa_sim.outside.escaping import paragraph
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.verdict import LOSES, PAYS, verdict_codes
+from medusa_sim.plan.verdict import LOSES, PAYS, odds_of
 from medusa_sim.report.recommend.python import RecommendResult, recommendation_values
 from medusa_sim.report.recommend.screen import recommend_screen
 from medusa_sim.report.recommend.sentences import sentence
@@ -58,20 +58,20 @@ def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
     counted = np.where(fits.astype(bool) & (counts > 1), gains, 0.0)[:, 0].max(axis=-1)
     paid = [span for crossing in found.break_even_batches for span in crossing.spans]
     pays_somewhere = bool((best > 1.0).any())
-    codes = verdict_codes(cells)[:, 0]
-    for batch, speculates, gain, of_counts, code in zip(
+    odds = odds_of(cells)[:, 0]
+    for batch, speculates, gain, of_counts, known in zip(
         cells.surface.batch.tolist(),
         on.tolist(),
         best.tolist(),
         counted.tolist(),
-        codes.tolist(),
+        odds.tolist(),
         strict=True,
     ):
         said = {
             "the crossings": pays_somewhere and any(first <= batch <= last for first, last in paid),
             "the row at the batch": found.scheduled_row_at(batch, length).candidates > 1,
         }
-        if code in (LOSES, PAYS):
+        if known in (LOSES, PAYS):
             said["the best speedup"] = gain > 1.0
             said["the curve by count"] = of_counts > 1.0
         for name, is_on in said.items():

@@ -291,7 +291,7 @@ def speculates(answer: Recommendation, batch: IntArray) -> BoolArray:
 
 def _spans(batch: IntArray, where: BoolArray) -> tuple[tuple[int, int], ...]:
     """(first, last) of neighbouring batches at which `where` holds."""
-    return tuple((first, last) for holds, first, last in runs_of_equals(batch, where.tolist()) if holds)
+    return tuple(span for holds, span in runs_of_equals(batch, where.tolist()) if holds)
 
 
 def graph_sizes(engine: str) -> tuple[int, ...]:

@@ -14,17 +14,17 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, Span
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.surface import GrownPrompts, surface_at
 from medusa_sim.plan.coarse_search import CoarseSearch, at_few_counts
 from medusa_sim.plan.verdict import (
-    Coded,
-    CodesAt,
+    KnownOdds,
+    OddsAt,
     Stretch,
     drafting_spans,
+    odds_of,
     stretches,
-    verdict_codes,
     with_exact_edges,
 )
 from medusa_sim.scenario.draft_options import DraftOption
@@ -41,12 +41,12 @@ ENDLESS_CONTEXT = 1 << 40
 class BreakEven:
     """Where speculation pays, loses or is uncertain (`plan.verdict`), of the values that fit.
 
-    known: what is certain and what is not, without gaps; empty where nothing fits. spans: every (first, last)
-    in which drafts are made.
+    known: what is certain and what is not, without gaps; empty where nothing fits. spans: in which drafts are
+    made.
     """
 
     known: tuple[Stretch, ...] = ()
-    spans: tuple[tuple[int, int], ...] = ()
+    spans: tuple[Span, ...] = ()
 
     @property
     def searched_from(self) -> int:
@@ -76,7 +76,7 @@ class BreakEven:
             return "does not fit"
         if self.at is None:
             return "pays throughout" if self.spans else "loses throughout"
-        return "pays from" if self.spans[-1][1] == self.searched_to else "loses from"
+        return "pays from" if self.spans[-1].last == self.searched_to else "loses from"
 
     @property
     def loses_from(self) -> int | None:
@@ -93,14 +93,14 @@ class BreakEven:
         return inside
 
 
-def find_break_even(coded: Coded, codes_at: CodesAt) -> BreakEven:
+def find_break_even(known: KnownOdds, odds_at: OddsAt) -> BreakEven:
     """The stretches of whole numbers in which drafts pay, with exact ends.
 
-    codes_at: gives the codes of numbers between them.
+    odds_at: gives the odds of numbers between those that are known.
     """
-    values, codes = with_exact_edges(coded, codes_at)
-    known = stretches(values, codes)
-    return BreakEven(known=known, spans=drafting_spans(values, codes, known))
+    exact = with_exact_edges(known, odds_at)
+    found = stretches(exact)
+    return BreakEven(known=found, spans=drafting_spans(exact, found))
 
 
 def break_even_batches(
@@ -111,46 +111,46 @@ def break_even_batches(
     searched: every count at some batches of these lengths. It decides there, and every count is priced
     between them too, so that no break-even contradicts a schedule made from it.
     """
-    codes = None if searched is None else verdict_codes(searched)
+    odds = None if searched is None else odds_of(searched)
     found = []
     for s, search in enumerate(coarse):
         if search.largest < 1:
             found.append(BreakEven())
             continue
-        coded = search.coded
-        if searched is not None and codes is not None:
-            coded = coded.merged(Coded(searched.surface.batch, codes[:, s]).within(1, search.largest))
-        found.append(find_break_even(coded, partial(_codes_between, search, searched)))
+        known = search.known
+        if searched is not None and odds is not None:
+            known = known.merged(KnownOdds(searched.surface.batch, odds[:, s]).within(1, search.largest))
+        found.append(find_break_even(known, partial(_odds_between, search, searched)))
     return tuple(found)
 
 
-def _codes_between(search: CoarseSearch, searched: Cells | None, batch: IntArray) -> IntArray:
-    """Codes at further batches: of every count between those that were searched, of few counts elsewhere."""
+def _odds_between(search: CoarseSearch, searched: Cells | None, batch: IntArray) -> IntArray:
+    """Odds at further batches: of every count between those that were searched, of few counts elsewhere."""
     is_between = np.zeros(batch.size, dtype=np.bool_)
     if searched is not None:
         first, last = searched.surface.batch[[0, -1]]
         is_between = (batch >= first) & (batch <= last)
-    codes = np.empty(batch.size, dtype=np.int64)
+    odds = np.empty(batch.size, dtype=np.int64)
     length = search.cells.surface.seq_len[[search.s]]
     for chosen, cells in ((is_between, searched), (~is_between, search.cells)):
         if cells is not None and chosen.any():
             options = cells.configurations.options
-            codes[chosen] = _priced_codes(cells.scenario, batch[chosen], length, options)[:, 0]
-    return codes
+            odds[chosen] = _priced_odds(cells.scenario, batch[chosen], length, options)[:, 0]
+    return odds
 
 
-def _priced_codes(
+def _priced_odds(
     scenario: Scenario,
     batch: IntArray,
     length: IntArray | FloatArray,
     options: Sequence[DraftOption],
     grown: GrownPrompts | None = None,
 ) -> IntArray:
-    """(batches, lengths) codes, of rising batches and lengths."""
+    """(batches, lengths) odds, of rising batches and lengths."""
     surface = surface_at(scenario, batch, length, options, grown=grown)
     surface = surface.with_batch_edges.with_length_edges
-    codes = verdict_codes(Cells.every(surface))
-    return codes[np.ix_(np.isin(surface.batch, batch), np.isin(surface.asked_len, length))]
+    odds = odds_of(Cells.every(surface))
+    return odds[np.ix_(np.isin(surface.batch, batch), np.isin(surface.asked_len, length))]
 
 
 def longest_context(
@@ -205,12 +205,12 @@ def break_even_context(
     steps = 1 + max(1, round(float(np.log2(end / start) * 4)))
     lengths = np.unique(np.rint(np.geomspace(start, end, steps)).astype(np.int64))
 
-    def codes_at(length: IntArray) -> IntArray:
-        return np.asarray(_priced_codes(scenario, np.asarray([batch]), length, few, grown)[0])
+    def odds_at(length: IntArray) -> IntArray:
+        return np.asarray(_priced_odds(scenario, np.asarray([batch]), length, few, grown)[0])
 
-    coded = Coded(lengths, codes_at(lengths))
+    known = KnownOdds(lengths, odds_at(lengths))
     if searched is not None:
         searched_lengths, first = np.unique(searched.surface.seq_len, return_index=True)
-        every_count = Coded(searched_lengths.astype(np.int64), verdict_codes(searched)[-1, first])
-        coded = coded.merged(every_count.within(start, end))
-    return find_break_even(coded, codes_at)
+        every_count = KnownOdds(searched_lengths.astype(np.int64), odds_of(searched)[-1, first])
+        known = known.merged(every_count.within(start, end))
+    return find_break_even(known, odds_at)

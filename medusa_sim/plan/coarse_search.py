@@ -11,7 +11,7 @@ from medusa_sim.arrays import IntArray, every_to
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN, at_counts
 from medusa_sim.grid.surface import in_groups, surface_at
-from medusa_sim.plan.verdict import Coded, verdict_codes
+from medusa_sim.plan.verdict import KnownOdds, odds_of
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 
@@ -46,10 +46,10 @@ class CoarseSearch:
     largest: int
 
     @property
-    def coded(self) -> Coded:
-        """Verdict codes at `batches`."""
+    def known(self) -> KnownOdds:
+        """Odds at `batches`."""
         there = np.isin(self.cells.surface.batch, self.batches)
-        return Coded(self.batches, np.asarray(verdict_codes(self.cells)[there, self.s]))
+        return KnownOdds(self.batches, np.asarray(odds_of(self.cells)[there, self.s]))
 
 
 def coarse_searches(

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.acceptance.tree import Path
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray, Span
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
@@ -196,11 +196,16 @@ class RangeCell(Cell):
         return verdict_of(*self._speculative_ends)
 
     @property
-    def uncertain(self) -> tuple[int, int] | None:
+    def span(self) -> Span:
+        """Its batches, those that were not searched with them."""
+        return Span(self.batch_min, self.batch_max)
+
+    @property
+    def uncertain(self) -> Span | None:
         """First and last batch whose 80 % interval holds a gain and a loss; None where none does."""
         low, high = self._speculative_ends
         batches = self.batches[(low <= 1.0) & (high > 1.0)]
-        return (int(batches[0]), int(batches[-1])) if batches.size else None
+        return Span(int(batches[0]), int(batches[-1])) if batches.size else None
 
     # Every configuration at its fullest batch.
 

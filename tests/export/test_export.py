@@ -16,6 +16,7 @@ from export_cases import answered, flags, heads_profile, plan_of, simple_yaml, s
 
 import medusa_sim as ms
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.arrays import joined
 from medusa_sim.cli import cli
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES, exports
@@ -582,7 +583,7 @@ def test_one_number_for_a_range_is_nowhere_far_from_the_best(acceptance, batch_m
     ("spans", "cap"), [(((16, 3999),), "--max-model-len 3999"), ((), ""), (((4000, 9000),), "")]
 )
 def test_a_length_from_which_drafts_cost_time_caps_requests(spans, cap):
-    context = BreakEven(known=(Stretch(16, 9000, "uncertain"),), spans=spans)
+    context = BreakEven(known=(Stretch(16, 9000, "uncertain"),), spans=joined(spans))
     question = SimpleNamespace(seq_len=(1024,), batch_max=8)
     note = length_note(SimpleNamespace(question=question, break_even_context=context), "--max-model-len")
     assert ("--max-model-len" in note) == bool(cap)

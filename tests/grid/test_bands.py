@@ -9,7 +9,7 @@ from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import Configurations
 from medusa_sim.grid.single_step import _undescribed
 from medusa_sim.load.step_table import chains
-from medusa_sim.plan.verdict import LOSES, verdict_codes
+from medusa_sim.plan.verdict import LOSES, odds_of
 from medusa_sim.scenario.defaults import (
     DEFAULT_SEQ_LEN,
     LOAD_OUTPUT_TOKENS,
@@ -94,7 +94,7 @@ def test_few_tokens_are_as_sure_as_the_whole_steps_that_they_take(count):
 def test_plain_decoding_gains_nothing_for_certain(cells):
     assert at(cells.speedup, 1) == at(cells.speedup_band[0], 1) == at(cells.speedup_band[1], 1) == 1.0
     assert at(cells.speedup_band[0], 2) < at(cells.speedup, 2) < at(cells.speedup_band[1], 2)
-    assert verdict_codes(price(SERVED, [1, 2], [512], ())).tolist() == [[LOSES], [LOSES]]
+    assert odds_of(price(SERVED, [1, 2], [512], ())).tolist() == [[LOSES], [LOSES]]
 
 
 def test_a_request_of_a_load_is_as_long_as_a_step_half_way_through_its_output():

@@ -8,7 +8,7 @@ from medusa_sim.grid.cells import price
 from medusa_sim.grid.request_latency import request_latency
 from medusa_sim.grid.surface import GrownPrompts
 from medusa_sim.plan.break_even import break_even_context
-from medusa_sim.plan.verdict import verdict_codes
+from medusa_sim.plan.verdict import odds_of
 from medusa_sim.step.prompt_kernels import prompt_attention_us
 
 ASKED = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.75,0.6,0.5"}
@@ -38,7 +38,7 @@ def test_each_length_is_priced_as_requests_of_that_length(runtime, cv):
         for read in READ:
             found, wanted = (np.broadcast_to(read(cells), cells.shape) for cells in (together, alone))
             assert found[:, s] == pytest.approx(wanted[:, 0], rel=1e-9)
-        assert (verdict_codes(together)[:, s] == verdict_codes(alone)[:, 0]).all()
+        assert (odds_of(together)[:, s] == odds_of(alone)[:, 0]).all()
 
 
 def test_prompts_stay_the_traffics_unless_they_grow():

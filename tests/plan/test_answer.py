@@ -18,7 +18,7 @@ from medusa_sim.plan.count_curves import cliffs, free_count, near_best, quicker_
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.surprises import COSTLY, activated_experts
 from medusa_sim.plan.sweep_answer import sweep_answer
-from medusa_sim.plan.verdict import LOSES, PAYS, Coded
+from medusa_sim.plan.verdict import LOSES, PAYS, KnownOdds
 from medusa_sim.report.recommend.sentences import sentence
 from medusa_sim.report.words.break_even import break_even_text
 from medusa_sim.scenario.question import Question
@@ -170,8 +170,8 @@ def test_no_crossing_speaks_of_what_was_not_searched():
     """At 64 requests it "loses from length 2330 on", of 2336 that fit, and the best at 32,768 was 1.09x."""
     for direction in ("loses from", "pays from"):
         values = np.array([16, 99, 100, 400])
-        codes = np.where((values >= 100) == (direction == "pays from"), PAYS, LOSES)
-        found = find_break_even(Coded(values, codes), pytest.fail)  # nothing lies between 99 and 100
+        odds = np.where((values >= 100) == (direction == "pays from"), PAYS, LOSES)
+        found = find_break_even(KnownOdds(values, odds), pytest.fail)  # nothing lies between 99 and 100
         assert (found.at, found.direction) == (100, direction)
         assert break_even_text(found, "length").endswith("from length 100 on (searched to 400)")
 

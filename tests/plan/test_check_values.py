@@ -1,6 +1,5 @@
 """Pieces of a check and of a schedule by hand."""
 
-
 import numpy as np
 import pytest
 

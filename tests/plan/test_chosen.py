@@ -12,7 +12,7 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.plan import break_even, capacity, schedule
 from medusa_sim.plan.count_curves import CLIFF, cliffs
 from medusa_sim.plan.measured_run import MeasuredRun, with_known_acceptance
-from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, verdict_codes
+from medusa_sim.plan.verdict import GAIN, LOSES, NO_GAIN, PAYS, odds_of
 from medusa_sim.scenario.defaults import MAX_DRAFTS
 from medusa_sim.scenario.scenario import Scenario
 
@@ -21,7 +21,7 @@ ORDERS = pytest.mark.parametrize("order", [1, -1])
 
 @ORDERS
 @pytest.mark.parametrize(
-    ("gains", "fits", "code"),
+    ("gains", "fits", "odds"),
     [
         ((1.3, 1.2), (True, True), PAYS),  # 1.3 from 1.04
         ((1.3, 1.2), (False, True), GAIN),  # 1.2 from 0.96
@@ -33,14 +33,14 @@ ORDERS = pytest.mark.parametrize("order", [1, -1])
         ((1.3, 1.2), (False, False), LOSES),
     ],
 )
-def test_the_code_of_a_cell_is_that_of_its_best_count_that_fits(order, gains, fits, code):
+def test_the_odds_of_a_cell_are_those_of_its_best_count_that_fits(order, gains, fits, odds):
     """Beside plain decoding, with a band from 0.8 to 1.25 times the speedup."""
     speedup = np.array([1.0, *gains[::order]]).reshape(1, 1, 3)
     by_count = SimpleNamespace(
         shape=speedup.shape, speedup=speedup, fits=np.array([True, *fits[::order]]).reshape(1, 1, 3),
         speedup_band=Band(0.8 * speedup, 1.25 * speedup), spread=np.asarray,
     )  # fmt: skip
-    assert verdict_codes(SimpleNamespace(by_count=by_count)).tolist() == [[code]]
+    assert odds_of(SimpleNamespace(by_count=by_count)).tolist() == [[odds]]
 
 
 @pytest.mark.parametrize("place", range(9))
@@ -89,11 +89,11 @@ def test_contexts_are_tried_four_to_an_octave(monkeypatch):
     given = {}
     monkeypatch.setattr(break_even, "longest_context", lambda *asked: 4 * break_even.SHORTEST_CONTEXT)
     monkeypatch.setattr(break_even, "at_few_counts", lambda options: options)
-    monkeypatch.setattr(break_even, "_priced_codes", lambda scenario, batch, lengths, *of: [lengths])
-    monkeypatch.setattr(break_even, "find_break_even", lambda coded, at: given.update(coded=coded))
+    monkeypatch.setattr(break_even, "_priced_odds", lambda scenario, batch, lengths, *of: [lengths])
+    monkeypatch.setattr(break_even, "find_break_even", lambda known, at: given.update(known=known))
     break_even.break_even_context(SimpleNamespace(traffic=None), (), 1, 10**6)
     expected = break_even.SHORTEST_CONTEXT * 2.0 ** (np.arange(9) / 4)
-    assert given["coded"].values.tolist() == np.rint(expected).tolist()
+    assert given["known"].values.tolist() == np.rint(expected).tolist()
 
 
 @ORDERS

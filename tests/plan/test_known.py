@@ -21,11 +21,11 @@ from medusa_sim.plan.verdict import (
     LOSES,
     NO_GAIN,
     PAYS,
-    Coded,
+    KnownOdds,
     Stretch,
     drafting_spans,
+    odds_of,
     stretches,
-    verdict_codes,
 )
 from medusa_sim.report.length_view import length_view
 from medusa_sim.report.words.break_even import break_even_text
@@ -34,8 +34,8 @@ LETTERS = {"P": PAYS, "g": GAIN, "n": NO_GAIN, "L": LOSES}
 
 
 def found(letters: str):
-    codes = np.array([LETTERS[each] for each in letters])
-    return find_break_even(Coded(np.arange(1, codes.size + 1), codes), lambda at: codes[at - 1])
+    odds = np.array([LETTERS[each] for each in letters])
+    return find_break_even(KnownOdds(np.arange(1, odds.size + 1), odds), lambda at: odds[at - 1])
 
 
 @pytest.mark.parametrize(
@@ -66,32 +66,32 @@ def test_stretches_merge_and_are_shown_as_few_as_are_true(letters, kinds, spans,
 
 
 @given(arrays(np.int64, st.integers(1, 40), elements=st.integers(LOSES, PAYS)))
-def test_drafts_are_made_where_it_certainly_pays_and_never_where_it_certainly_loses(codes):
-    values = np.arange(1, codes.size + 1)
-    known = stretches(values, codes)
-    assert [known[0].first, known[-1].last] == [1, codes.size]
+def test_drafts_are_made_where_it_certainly_pays_and_never_where_it_certainly_loses(odds):
+    values = np.arange(1, odds.size + 1)
+    known = stretches(KnownOdds(values, odds))
+    assert [known[0].first, known[-1].last] == [1, odds.size]
     assert all(one.last + 1 == after.first for one, after in itertools.pairwise(known))
-    on = np.zeros(codes.size, dtype=bool)
-    for first, last in drafting_spans(values, codes, known):
+    on = np.zeros(odds.size, dtype=bool)
+    for first, last in drafting_spans(KnownOdds(values, odds), known):
         assert not on[first - 1 : last].any()
         on[first - 1 : last] = True
-    assert on[codes == PAYS].all()
-    assert not on[codes == LOSES].any()
-    if (codes == PAYS).any():
+    assert on[odds == PAYS].all()
+    assert not on[odds == LOSES].any()
+    if (odds == PAYS).any():
         paying = [range(one.first, one.last + 1) for one in known if one.verdict == "pays"]
         # a predicted loss is run through only between two batches that certainly pay
-        assert all(any(batch in of for of in paying) for batch in values[on & (codes == NO_GAIN)])
+        assert all(any(batch in of for of in paying) for batch in values[on & (odds == NO_GAIN)])
 
 
 @pytest.mark.parametrize("change", [2, 63, 64, 65, 700])
 def test_changes_are_found_to_the_whole_number(change):
     """Between values that are told apart; three kinds within one gap too."""
 
-    def codes_at(at):
+    def odds_at(at):
         return np.where(at < change, PAYS, np.where(at < change + 2, GAIN, LOSES))
 
     values = np.array([1, 64, 1000])
-    one = find_break_even(Coded(values, codes_at(values)), codes_at)
+    one = find_break_even(KnownOdds(values, odds_at(values)), odds_at)
     assert one.known[0] == Stretch(1, change - 1, "pays")
     assert one.known[-1].first == change + 2
     assert one.spans == ((1, change + 1),)
@@ -143,15 +143,15 @@ def test_every_form_of_an_answer_tells_one_verdict():
         assert not inside or inside[0] in (row.verdict, "uncertain", "pays")
 
 
-def test_codes_are_those_of_the_best_count_that_fits():
+def test_odds_are_those_of_the_best_count_that_fits():
     scenario = ms.Scenario(**SERVER)
     by_count = price(scenario, np.arange(1, 300, 7), [640]).by_count
-    codes = verdict_codes(by_count)[:, 0]
+    odds = odds_of(by_count)[:, 0]
     gain = np.where(by_count.fits, by_count.speedup, 0.0)[:, 0, 1:]
     low, high = (end[:, 0, 1:] for end in by_count.speedup_band)
-    rows, best = np.arange(codes.size), gain.argmax(axis=1)
-    np.testing.assert_array_equal(codes == PAYS, low[rows, best] > 1.0)
-    np.testing.assert_array_equal(codes == LOSES, high[rows, best] <= 1.0)
+    rows, best = np.arange(odds.size), gain.argmax(axis=1)
+    np.testing.assert_array_equal(odds == PAYS, low[rows, best] > 1.0)
+    np.testing.assert_array_equal(odds == LOSES, high[rows, best] <= 1.0)
     few = at_few_counts(scenario.options())
     (whole,) = break_even_batches(coarse_searches(scenario, few, np.array([640])))
     assert whole.known[0].verdict == "pays"

@@ -21,7 +21,7 @@ from medusa_sim.plan.break_even import BreakEven, find_break_even
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.sensitivity import factor_to_break_even
-from medusa_sim.plan.verdict import LOSES, PAYS, Coded, Stretch
+from medusa_sim.plan.verdict import LOSES, PAYS, KnownOdds, Stretch
 from medusa_sim.scenario.question import EVERY_BATCH_TO, Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
@@ -341,29 +341,29 @@ def test_break_even_is_where_the_best_speedup_stays_at_or_below_one():
 )
 def test_the_last_crossing_leads(pays, at, direction, spans):
     values = np.arange(1, len(pays) + 1)
-    found = find_break_even(Coded(values, certainly(np.array(pays))), pytest.fail)
+    found = find_break_even(KnownOdds(values, certainly(np.array(pays))), pytest.fail)
     assert (found.at, found.direction, found.spans) == (at, direction, spans)
 
 
 @pytest.mark.parametrize("edge", [2, 97, 640, 999])
 def test_crossings_are_found_to_the_whole_number(edge):
     values = np.array([1, 10, 100, 1000])
-    found = find_break_even(Coded(values, certainly(values < edge)), lambda at: certainly(at < edge))
+    found = find_break_even(KnownOdds(values, certainly(values < edge)), lambda at: certainly(at < edge))
     known = Stretch(1, edge - 1, "pays"), Stretch(edge, 1000, "loses")
     assert found == BreakEven(known=known, spans=((1, edge - 1),))
     assert (found.searched_from, found.searched_to) == (1, 1000)
     assert (found.direction, found.at, found.loses_from) == ("loses from", edge, edge)
-    pays_beyond = Coded(values, certainly(values >= edge))
+    pays_beyond = KnownOdds(values, certainly(values >= edge))
     assert find_break_even(pays_beyond, lambda at: certainly(at >= edge)).loses_from is None
 
 
 @pytest.mark.parametrize(("own", "other"), [([1, 4, 9], [2, 4]), ([], [3]), ([3, 5], []), ([1, 2], [1, 2])])
-def test_of_two_codes_of_one_number_the_others_is_taken(own, other):
-    first = Coded(np.array(own, dtype=np.int64), np.full(len(own), PAYS))
-    second = Coded(np.array(other, dtype=np.int64), np.full(len(other), LOSES))
+def test_of_two_odds_of_one_number_the_others_are_taken(own, other):
+    first = KnownOdds(np.array(own, dtype=np.int64), np.full(len(own), PAYS))
+    second = KnownOdds(np.array(other, dtype=np.int64), np.full(len(other), LOSES))
     merged = first.merged(second)
     assert merged.values.tolist() == sorted({*own, *other})
-    assert merged.codes.tolist() == [LOSES if each in other else PAYS for each in merged.values]
+    assert merged.odds.tolist() == [LOSES if each in other else PAYS for each in merged.values]
     assert merged.within(2, 4).values.tolist() == [each for each in merged.values if 2 <= each <= 4]
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from numbers_in_text import numbers
 
+from medusa_sim.arrays import Span
 from medusa_sim.load.slos import Slos
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.verdict import Stretch
@@ -25,7 +26,7 @@ from medusa_sim.setups.question import SetupQuestion
 ORDERS = pytest.mark.parametrize("order", [1, -1])
 
 
-UNSURE = BreakEven(known=(Stretch(1, 13, "pays"), Stretch(14, 64, "uncertain")), spans=((1, 64),))
+UNSURE = BreakEven(known=(Stretch(1, 13, "pays"), Stretch(14, 64, "uncertain")), spans=(Span(1, 64),))
 
 
 def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
@@ -35,7 +36,8 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "speculative_speedup_high": 1.1, "speculative_candidates": 4, "max_batch_without": 0,
         "required_acceptance_factor": None,
     }  # fmt: skip
-    return SimpleNamespace(batch_min=batch_min, batch_max=batch_max, **{**given, **more})
+    at = {"batch_min": batch_min, "batch_max": batch_max, "span": Span(batch_min, batch_max)}
+    return SimpleNamespace(**at, **{**given, **more})
 
 
 def recommended(*rows: Any, **more: Any) -> Any:
@@ -108,7 +110,7 @@ def test_the_fastest_is_shown_where_no_row_keeps_the_limit(order):
 
 
 def test_batches_are_shown_once_where_every_length_has_the_same():
-    first, other = (BreakEven(known=(Stretch(1, to, "pays"),), spans=((1, to),)) for to in (64, 32))
+    first, other = (BreakEven(known=(Stretch(1, to, "pays"),), spans=(Span(1, to),)) for to in (64, 32))
     (once,) = sentences.by_batch(recommended(break_even_batches=[first, first]))
     assert "length" not in once
     twice = sentences.by_batch(recommended(break_even_batches=[first, other]))

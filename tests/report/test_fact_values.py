@@ -138,6 +138,8 @@ def test_requests_of_a_context_are_counted(requests, told):
 def test_stretches_with_a_batch_between_them_stay_apart():
     assert spans_text([(1, 2), (4, 5), (6, 6)]) == "1..2, 4..6"
     assert spans_text([(1, 2), (3, 5)]) == "1..5"
+    assert spans_text([(1, 64), (1, 40)]) == "1..64"  # of two lengths
+    assert spans_text([(10, 20), (1, 5)]) == "1..5, 10..20"
 
 
 @pytest.mark.parametrize(

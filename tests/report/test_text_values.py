@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from numbers_in_text import numbers, verdicts
 
+from medusa_sim.arrays import Span, joined
 from medusa_sim.grid.axes import Grid
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.plan.break_even import BreakEven
@@ -113,7 +114,9 @@ def test_costs_are_shown_at_both_ends_and_once_where_these_are_one():
 
 
 def known(*stretches: tuple[str, int, int], spans: tuple[tuple[int, int], ...] = ()) -> BreakEven:
-    return BreakEven(known=tuple(Stretch(first, last, kind) for kind, first, last in stretches), spans=spans)
+    return BreakEven(
+        known=tuple(Stretch(first, last, kind) for kind, first, last in stretches), spans=joined(spans)
+    )
 
 
 @pytest.mark.parametrize(
@@ -260,7 +263,8 @@ def schedule_row(batch_min: int, batch_max: int, **more: Any) -> Any:
         "speculative_speedup": 1.5, "speculative_candidates": 4,
         "required_acceptance_factor": None, "required_tokens_per_step": 2.5,
     }  # fmt: skip
-    at = {"batch_min": batch_min, "batch_max": batch_max, "batches": [batch_min, batch_max]}
+    batches = Span(batch_min, batch_max)
+    at = {"batch_min": batch_min, "batch_max": batch_max, "batches": [*batches], "span": batches}
     return SimpleNamespace(**at, **{**given, **more})
 
 

@@ -117,7 +117,7 @@ def _remarks(length: int | None, rows: Sequence[ScheduleRow]) -> str:
     """` (length 512, gain uncertain at 161..256)`: what is to be known of rows of one length."""
     remarks = [] if length is None else [f"length {length:,}"]
     if doubtful := [row.uncertain for row in rows if row.uncertain is not None]:
-        all_uncertain = all(row.uncertain == (row.batch_min, row.batch_max) for row in rows)
+        all_uncertain = all(row.uncertain == row.span for row in rows)
         remarks.append("gain uncertain" if all_uncertain else f"gain uncertain at {spans_text(doubtful)}")
     return in_brackets(", ".join(remarks))
 
@@ -145,7 +145,7 @@ def _throughput_decision(answer: Recommendation) -> str:
 
 def _batches(rows: Sequence[ScheduleRow]) -> str:
     """`1..40, 64..128`: batches of rows, neighbouring ones joined."""
-    return spans_text([(row.batch_min, row.batch_max) for row in rows])
+    return spans_text(row.span for row in rows)
 
 
 def _gain(answer: Recommendation) -> str:
@@ -232,15 +232,9 @@ def by_batch(answer: Recommendation) -> list[str]:
             row for row in kept_rows(answer.schedule)
             if row.seq_len == length and row.candidates > 1 and row.uncertain is not None
         ]  # fmt: skip
-        best = [
-            (max(stretch.first, row.batch_min), min(stretch.last, row.batch_max))
-            for row in rows
-            for stretch in found.known
-            if stretch.verdict == "uncertain"
-            if stretch.first <= row.batch_max and stretch.last >= row.batch_min
-        ]
-        uncertain = [row.uncertain for row in rows if row.uncertain is not None]
-        apart = spans_text(sorted(best)) != spans_text(uncertain)
+        unsure = [stretch.span for stretch in found.known if stretch.verdict == "uncertain"]
+        best = [part for row in rows for span in unsure if (part := span.part_in(row.span)) is not None]
+        apart = spans_text(best) != spans_text(row.uncertain for row in rows if row.uncertain is not None)
         texts.append(f"{break_even_text(found, 'batch')}{', with the best count of each batch' * apart}")
     if len(set(texts)) == 1:
         return texts[:1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from medusa_sim.arrays import Span
 from medusa_sim.doubts.of_answer import answer_doubts
 from medusa_sim.doubts.of_scenario import grave_doubts, scenario_doubts
 from medusa_sim.plan.recommendation import Recommendation
@@ -37,7 +38,7 @@ def warnings(answer: Recommendation) -> list[str]:
         *_of_rows(
             answer, [row for row in fits if row.candidates > 1 and row.uncertain is not None],
             _uncertain,
-            lambda row: row.uncertain or (row.batch_min, row.batch_max),
+            lambda row: row.uncertain or row.span,
         ),
         *(line for line in _model_warnings(answer) if line not in first),
         *slower_format_text(answer.cells),
@@ -75,14 +76,14 @@ def _of_rows(
     answer: Recommendation,
     rows: Sequence[ScheduleRow],
     text: Callable[[Sequence[ScheduleRow]], str],
-    batches: Callable[[ScheduleRow], tuple[int, int]] = lambda row: (row.batch_min, row.batch_max),
+    batches: Callable[[ScheduleRow], Span] = lambda row: row.span,
 ) -> Iterator[str]:
     """`batch 45..414, 422..439: ...` once for all such rows, or once for each length."""
     lengths = answer.question.seq_len
     for seq_len in lengths:
         if here := [row for row in rows if row.seq_len == seq_len]:
             at = f", length {seq_len:,}" if len(lengths) > 1 else ""
-            yield f"batch {spans_text([batches(row) for row in here])}{at}: {text(here)}"
+            yield f"batch {spans_text(map(batches, here))}{at}: {text(here)}"
 
 
 def _model_warnings(answer: Recommendation) -> list[str]:

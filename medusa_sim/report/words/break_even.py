@@ -66,12 +66,8 @@ def _gain_in(stretch: Stretch, break_even: BreakEven) -> str:
         return ""
     if not break_even.spans:
         return "no gain predicted"
-    inside = [
-        (max(first, stretch.first), min(last, stretch.last))
-        for first, last in break_even.spans
-        if first <= stretch.last and last >= stretch.first
-    ]
-    if inside == [(stretch.first, stretch.last)]:
+    inside = [part for span in break_even.spans if (part := span.part_in(stretch.span)) is not None]
+    if inside == [stretch.span]:
         return ""
     ends = [
         " ".join(

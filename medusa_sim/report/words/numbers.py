@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from medusa_sim.arrays import joined
 from medusa_sim.units import GIGA, KILO, MEGA, TERA, US_PER_MS, US_PER_S
 
 NOTHING = "-"
@@ -100,15 +101,9 @@ def times_between(low: float, high: float) -> str:
     return times(high) if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}-{times(high)}"
 
 
-def spans_text(spans: Sequence[tuple[int, int]]) -> str:
-    """`1..40, 64..128`: neighbours joined."""
-    joined: list[tuple[int, int]] = []
-    for first, last in spans:
-        if joined and joined[-1][1] + 1 >= first:
-            joined[-1] = (joined[-1][0], last)
-        else:
-            joined.append((first, last))
-    return ", ".join(span(first, last) for first, last in joined)
+def spans_text(spans: Iterable[tuple[int, int]]) -> str:
+    """`1..40, 64..128`: rising, neighbours joined."""
+    return ", ".join(span(first, last) for first, last in joined(spans))
 
 
 def and_more(names: Sequence[str]) -> str:
