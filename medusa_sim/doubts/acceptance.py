@@ -9,6 +9,9 @@ from medusa_sim.scenario.acceptance import doubtful_shares, one_rate
 from medusa_sim.scenario.defaults import TYPICAL, request_length
 from medusa_sim.scenario.scenario import Scenario
 
+_LONGER = 1.05
+"""Contexts longer by this than an acceptance's are told: sources state lengths in round numbers."""
+
 
 def whose_acceptance(scenario: Scenario) -> Iterator[str]:
     """The acceptance is an assumption, or another model's."""
@@ -89,7 +92,7 @@ def acceptance_of_shorter_requests(scenario: Scenario) -> Iterator[str]:
 def acceptance_of_shorter_contexts(scenario: Scenario, tokens: float) -> Iterator[str]:
     """Contexts are longer than those at which the acceptance was measured."""
     longest = scenario.profile.longest_context
-    if longest is not None and tokens > longest:
+    if longest is not None and tokens > _LONGER * longest:
         yield (
             f"acceptance {scenario.profile.name} was measured to contexts of {longest} tokens, not "
             f"{tokens:.10g}: a drafter accepts less beyond what it was trained on (EAGLE-3 of Llama-3.1-8B: "

@@ -88,7 +88,9 @@ def _told(wrong: msgspec.ValidationError, content: Any, form: Any, key: str) -> 
         key = _below(key, _culprit(str(wrong), content, form, value))
         return f"{key}: unknown key; allowed here: {_names(info)}"
     if found := re.fullmatch(r"Object missing required field `(.*)`", problem):
-        return f"{_below(key, found[1])}: missing{_NEEDED.get(found[1], '')}"
+        words = _names(_inside(info, found[1]))
+        needed = _NEEDED.get(found[1], f"; allowed: {words}" if words else "")
+        return f"{_below(key, found[1])}: missing{needed}"
     if found := re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL):
         return f"{_below(key, found[1])}: unknown key; allowed here: {_names(info)}"
     said = info.extra_json_schema if isinstance(info, inspect.Metadata) else None
@@ -143,7 +145,7 @@ def _names(info: Any) -> str:
         case inspect.Metadata():
             return _names(info.type)
         case inspect.UnionType():
-            return ", ".join(filter(None, map(_names, info.types)))
+            return ", ".join(dict.fromkeys(filter(None, map(_names, info.types))))
         case inspect.StructType():
             return ", ".join(sorted(field.encode_name for field in info.fields))
         case inspect.LiteralType():

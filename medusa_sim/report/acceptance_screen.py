@@ -20,20 +20,28 @@ def acceptance_screen(
     """
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     last = rows[-1]
+    # rates that were typed, or are told without trials, are taken as exact: that is no interval
+    is_exact = all(row["tokens_per_step_low"] == row["tokens_per_step_high"] for row in rows)
     shown = {
         "candidates": [str(row["candidates"]) for row in rows],
         "tokens_per_step": [f"{row['tokens_per_step']:.3f}" for row in rows],
         "interval": [f"{row['tokens_per_step_low']:.3f}-{row['tokens_per_step_high']:.3f}" for row in rows],
     }
-    table = {BY_NAME[name].title: cells for name, cells in shown.items()}
+    table = {
+        BY_NAME[name].title: cells for name, cells in shown.items() if not (is_exact and name == "interval")
+    }
     if "depth" in columns:
         table["depth"] = [str(row["depth"]) for row in rows]
         table["heads worth running"] = [str(row["heads_worth_running"]) for row in rows]
     return Screen(
         asked=f"acceptance {profile.name}: {profile.title}",
         answer=(
-            f"A step of {last['candidates']} candidates emits {last['tokens_per_step']:.2f} tokens on "
-            f"average (80 %: {last['tokens_per_step_low']:.2f} to {last['tokens_per_step_high']:.2f}).",
+            f"A step of {last['candidates']} candidates emits {last['tokens_per_step']:.2f} tokens on average"
+            + (
+                ", if these rates hold: nothing says how often they were tried, so they have no interval."
+                if is_exact
+                else f" (80 %: {last['tokens_per_step_low']:.2f} to {last['tokens_per_step_high']:.2f})."
+            ),
         ),
         tables=(TextTable.by_column(table),),
         facts=(Fact("Source", profile.source), *(Fact("Note", line) for line in notes)),

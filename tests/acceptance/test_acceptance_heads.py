@@ -347,6 +347,7 @@ def test_every_shaped_kind_answers_alike(tmp_path):
     ("text", "message"),
     [
         ("kind = 'head-topk'\nagreement = 'target'\n", "either heads"),
+        ("kind = 'head-topk'\n", "agreement: missing; allowed: target, teacher-forced"),
         ("kind = 'head-topk'\nagreement = 'target'\nheads = [{accuracy = [2.0]}]\n", "<= 1"),
         ("kind = 'head-topk'\nagreement = 'maybe'\nheads = [{accuracy = [0.5]}]\n", "agreement"),
         ("kind = 'position'\nagreement = 'target'\nrates = 'conditional'\npositions = []\n", "rate in 0..1"),

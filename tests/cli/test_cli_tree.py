@@ -94,6 +94,11 @@ def test_show_and_fit(heads, tmp_path):
     assert run(*fit, "-o", str(tmp_path / "own.csv")).exit_code == 2
 
 
+@pytest.mark.parametrize(("rates", "has_interval"), [("0.7,0.6", False), ("eagle3-llama-3.1-8b", True)])
+def test_rates_that_nobody_says_how_often_were_tried_have_no_interval(rates, has_interval):
+    assert ("80 %" in run("acceptance", "show", rates).stdout) == has_interval
+
+
 def test_predict_adds_columns_and_keeps_the_others(tmp_path):
     seen, wanted = tmp_path / "seen.csv", tmp_path / "wanted.csv"
     # RSD paper, table 1, Llama-2 7B with the 115M draft on XSum: chains of 2 to 4

@@ -166,14 +166,14 @@ def accepted(**profile: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("longest", "tokens", "told"), [(800, 800.0, []), (800, 801.0, ["800", "801"]), (None, 1e6, [])]
+    ("longest", "tokens", "told"), [(800, 840.0, []), (800, 841.0, ["800", "841"]), (None, 1e6, [])]
 )
 def test_contexts_beyond_those_of_an_acceptance_are_shown_with_both(longest, tokens, told):
     lines = list(acceptance_of_shorter_contexts(accepted(longest_context=longest), tokens))
     assert [numbers(line)[:2] for line in lines] == ([told] if told else [])
 
 
-@pytest.mark.parametrize(("longest", "count"), [(799, 1), (800, 0)])
+@pytest.mark.parametrize(("longest", "count"), [(761, 1), (762, 0)])
 def test_requests_are_as_long_as_half_way_through_their_outputs(longest, count):
     scenario = accepted(longest_context=longest)
     assert len(list(acceptance_of_shorter_requests(scenario))) == count

@@ -49,6 +49,11 @@ def lookups() -> tuple[str, ...]:
 
 def drafter_class(name: str) -> type[Drafter]:
     """The drafter of that name. Raises UsageError for an unknown one."""
+    if name.lower() == "none":  # a set-up of `compare` and a policy of `load` are called so
+        raise UsageError(
+            "drafter 'none': steps without drafts stand in every answer, as 1 candidate; servers that never "
+            "draft are `compare --drafter none` and `load --policy none`"
+        )
     if name not in drafters():
         raise UsageError(unknown_name("drafter", name, drafters()))
     return drafters()[name]

@@ -299,6 +299,7 @@ def test_what_no_training_can_come_of_is_stated_before_its_first_step(library, t
         ({"attention_heads": 4, "kv_heads": 3}, UsageError, "no multiple of --kv-heads 3"),
         ({"hidden": 9, "attention_heads": 3, "kv_heads": 1}, UsageError, "heads 3 wide"),
         ({"hidden": 8, "attention_heads": 16}, UsageError, "heads 0 wide"),
+        ({"hidden": 33, "attention_heads": 4}, UsageError, "no multiple of --attention-heads 4"),
         ({"length": 10**6}, DataError, "one text of a batch 1000000"),
     ):
         with one_line(error, words):

@@ -142,6 +142,8 @@ def _check_attention(recipe: Recipe) -> None:
             f"--hidden {recipe.hidden} over --attention-heads {heads} makes heads {width} wide; rotary "
             "embedding takes pairs: an even width from 2 is needed"
         )
+    if recipe.hidden % heads:
+        raise UsageError(f"--hidden {recipe.hidden} is no multiple of --attention-heads {heads}; change one")
 
 
 def _subject(recipe: Recipe, texts: corpus.Corpus) -> _Subject:
