@@ -98,19 +98,16 @@ def search(model: str = "vicuna-7b") -> Act:
 
 def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
     """Drawn requests under load, or those of a trace ($MEDUSA_SIM_DATA)."""
-    from medusa_sim.load.lengths import Lengths
-    from medusa_sim.load.load_test import LoadTest
-    from medusa_sim.load.sources import Drawn, Traced
-    from medusa_sim.load.trace import read_trace
+    from medusa_sim.load.load_test import load_test
     from medusa_sim.scenario.scenario import Scenario
 
-    source = (
-        Traced(read_trace(import_module("common.study").measured(trace)))
+    requests = (
+        {"trace": import_module("common.study").measured(trace)}
         if trace
-        else Drawn(lengths=Lengths(prompt_tokens=1155, output_tokens=211), count=count)
+        else {"prompt_tokens": 1155, "output_tokens": 211, "requests": count}
     )
     served = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
-    test = LoadTest(scenario=served, source=source, policies=(policy,), seeds=1)
+    test = load_test(served, **requests, policies=(policy,), seeds=1)
     drawn, _ = test.requests(None if trace else 5.5, 0)
     server, *_ = test.servers
 

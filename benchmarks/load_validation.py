@@ -23,9 +23,8 @@ from engine_fit import engines_of, fit
 from medusa_sim.arrays import IntArray
 from medusa_sim.engines.runtime import Runtime, load_runtime
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.load.arguments import BLOCK_TOKENS
+from medusa_sim.load.arguments import BLOCK_TOKENS, LoadArguments
 from medusa_sim.load.lengths import Lengths
-from medusa_sim.load.limits import ServerSettings
 from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.metrics import Metrics
 from medusa_sim.load.requests import Requests
@@ -138,13 +137,10 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
         tp=int(line.n_gpus), ep=int(line.ep) if int(line.ep) > 1 else 1,
     )  # fmt: skip
     most, once, sent = int(line.max_num_seqs), REQUESTS[line.task], requests_of(line, model)
-    test = LoadTest(
-        scenario=scenario,
-        source=Traced(sent),
-        policies=("none",),
-        settings=ServerSettings(max_requests=most, prefix_hit_rate=ALL_FOUND, prefix="session"),
-        seeds=1,
+    asked = LoadArguments(
+        policies=("none",), max_num_seqs=most, prefix_hit_rate=ALL_FOUND, prefix="session", seeds=1
     )
+    test = LoadTest(scenario, asked, Traced(sent))
     point = test.point(test.servers[0], None)
     for _ in range(PASSES if sent.count > once else 0):
         found = found_again(sent, point.first_result, test.servers[0].limits.kv_tokens, once)

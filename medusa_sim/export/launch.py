@@ -17,7 +17,8 @@ from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export import exports
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineExport, EngineSettings, option_words, parallel_values
-from medusa_sim.load.limits import ServerSettings, limits_of
+from medusa_sim.load.arguments import LoadArguments
+from medusa_sim.load.limits import limits_of
 from medusa_sim.models.checkpoints import drafter_id, weights_id
 from medusa_sim.models.named import checkpoint_ids
 from medusa_sim.outside.escaping import for_comment
@@ -78,7 +79,7 @@ def _longest_request(scenario: Scenario, drafts: int, requests: int) -> int | No
     """
     loaded = (each for each in (scenario.options(drafts + 1) if drafts else ()) if each.depth == drafts)
     try:
-        limits = limits_of(scenario, next(loaded, None), ServerSettings(max_requests=requests))
+        limits = limits_of(scenario, next(loaded, None), LoadArguments(max_num_seqs=requests))
     except UsageError:
         return None
     longest = limits.longest_request(drafts)

@@ -22,7 +22,6 @@ from medusa_sim.load.load_test import LoadTest
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.requests import check_rate
 from medusa_sim.load.saturation import saturation
-from medusa_sim.load.sources import Drawn
 from medusa_sim.load.step_table import chains
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_searched
 
@@ -70,13 +69,13 @@ class LoadAnswer:
         requests = max(round(max(busy)), 1)
         longest = longest_searched(self.test.scenario, int(self.test.table.lengths[-1]))
         options = chains(self.test.scenario, self.test.drafts_max)
-        scenario, settings, sample = self.test.scenario, self.test.settings, self.test.sample
+        scenario, asked, sample = self.test.scenario, self.test.asked, self.test.sample
         grown = GrownPrompts(
             float(sample.output_tokens.mean()) / 2.0
             if scenario.traffic is None
             else scenario.length - scenario.traffic.prompt_tokens,
-            found_share=settings.prefix_hit_rate,
-            held_once=settings.prefix == "system",
+            found_share=asked.prefix_hit_rate,
+            held_once=asked.prefix == "system",
         )
         return requests, break_even_context(scenario, options, requests, longest, grown=grown)
 
@@ -103,7 +102,7 @@ def run_load(
     advance: called with (requests simulated, requests in all as far as known). Raises UsageError for rates
     of a closed loop, and for what is no rate.
     """
-    if rates is not None and isinstance(test.source, Drawn) and test.source.users is not None:
+    if rates is not None and test.asked.users is not None:
         raise UsageError("--users is a closed loop, which has no --rate: give one of them")
     if rates is not None and not rates:
         raise UsageError("rates are empty: give at least one number of requests a second")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import get_args
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arguments import BLOCK_TOKENS, LoadArguments
-from medusa_sim.scenario.defaults import LoadPrefix
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.traffic import MAX_REQUESTS, TOKEN_BUDGET, drafting_requests, step_limits, step_tokens
@@ -32,29 +30,6 @@ def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
     ):
         if value is not None and not 1 <= value <= most:
             raise UsageError(f"{name} {shown(value)}: whole numbers from 1 to {most} are allowed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
-    """Settings of the engine, explained in `SchedulerLimits`; None: its default on the GPU.
-
-    prefix: who owns the cached part of a prompt.
-    """
-
-    max_requests: int | None = None
-    token_budget: int | None = None
-    block_tokens: int = BLOCK_TOKENS
-    prompt_interval: int = 1
-    prompt_wait: int | None = None
-    prefix_hit_rate: float = 0.0
-    prefix: LoadPrefix = LoadArguments.prefix
-
-    def __post_init__(self) -> None:
-        if self.prefix not in get_args(LoadPrefix):
-            raise UsageError(
-                f"prefix {shown(self.prefix)}: one of {', '.join(get_args(LoadPrefix))} is allowed"
-            )
-        check_sizes(self.max_requests, self.token_budget, self.block_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -165,17 +140,17 @@ class SchedulerLimits:
 
 
 def limits_of(
-    scenario: Scenario, option: DraftOption | None, settings: ServerSettings | None = None
+    scenario: Scenario, option: DraftOption | None, asked: LoadArguments | None = None
 ) -> SchedulerLimits:
     """The limits of a scenario: the KV cache has what weights, drafter and the widest step leave of the GPU.
 
     option: the longest draft that is loaded; None for plain decoding. Raises UsageError where none is left.
     """
-    settings = settings or ServerSettings()
-    requests, tokens = _step_limits(scenario, settings, has_drafter=option is not None)
+    asked = asked or LoadArguments()
+    requests, tokens = _step_limits(scenario, asked, has_drafter=option is not None)
     drafter = drafter_memory(scenario.shard, None if option is None else option.drafter)
     room_bytes = kv_room_bytes(scenario, drafter, _verified_tokens(option), requests, tokens)
-    blocks, held = _kv_blocks(scenario, drafter, _verified_tokens(option), room_bytes, settings.block_tokens)
+    blocks, held = _kv_blocks(scenario, drafter, _verified_tokens(option), room_bytes, asked.block_size)
     if blocks < 1:
         alone = kv_room_bytes(scenario, drafter, _verified_tokens(option), 1, tokens)
         fewer = "lower --max-num-seqs, or " if alone > 0 else ""
@@ -189,29 +164,29 @@ def limits_of(
     return SchedulerLimits(
         max_requests=requests,
         token_budget=tokens,
-        block_tokens=settings.block_tokens,
-        prompt_interval=settings.prompt_interval,
-        prompt_wait=prompt_wait if settings.prompt_wait is None else settings.prompt_wait,
+        block_tokens=asked.block_size,
+        prompt_interval=asked.prompt_interval,
+        prompt_wait=prompt_wait if asked.prompt_wait is None else asked.prompt_wait,
         whole_prompts=engine is not None and engine.whole_prompts,
         kv_blocks=schedulers * blocks,
         schedulers=schedulers,
         positions=scenario.model.max_seq_len,
-        prefix_hit_rate=settings.prefix_hit_rate,
-        shares_prefix=settings.prefix == "system",
+        prefix_hit_rate=asked.prefix_hit_rate,
+        shares_prefix=asked.prefix == "system",
         lookahead=int(drafter.kv_slots),
         held=held,
     )
 
 
-def _step_limits(scenario: Scenario, settings: ServerSettings, *, has_drafter: bool) -> tuple[int, int]:
+def _step_limits(scenario: Scenario, asked: LoadArguments, *, has_drafter: bool) -> tuple[int, int]:
     """(requests, tokens) of a step: those asked for, else what the engine allows on the GPU."""
     runtime, gpu, schedulers = scenario.runtime, scenario.gpu, scenario.parallel.schedulers
     requests, _ = step_limits(runtime, gpu, schedulers=schedulers)
     if has_drafter:
         requests = drafting_requests(runtime, gpu, schedulers=schedulers)
-    requests = settings.max_requests or min(requests, MOST_IN_STEP)
+    requests = asked.max_num_seqs or min(requests, MOST_IN_STEP)
     tokens = int(step_tokens(runtime, gpu, requests, schedulers=schedulers))
-    return requests, settings.token_budget or min(tokens, MOST_TOKENS)
+    return requests, asked.max_num_batched_tokens or min(tokens, MOST_TOKENS)
 
 
 def _kv_blocks(

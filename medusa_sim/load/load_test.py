@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,9 @@ import numpy as np
 
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.grid.costs import usd_per_million_tokens
-from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD, MOST_SEEDS, LoadArguments
+from medusa_sim.load.arguments import LOAD, LoadArguments
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.lengths import Lengths
-from medusa_sim.load.limits import SchedulerLimits, ServerSettings, limits_of
+from medusa_sim.load.limits import SchedulerLimits, limits_of
 from medusa_sim.load.metrics import Metrics, metrics_of
 from medusa_sim.load.point import LoadPoint
 from medusa_sim.load.policies import Policy
@@ -49,48 +48,33 @@ class PolicyServer:
         return run(requests, self.table, self.limits, self.policy(), seed, advance, self.spread)
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class LoadTest:
     """A scenario, its server and where its requests come from: what every run shares.
 
-    policies: names (`policy_names.NAMES`) or your own objects. drop_long: leave out requests that do not
-    fit. cancelled: share of them that the client cancels, which are no goodput.
     Raises UsageError for what makes no sense, SpecError or CoverageError from the scenario.
     """
 
     scenario: Scenario
-    source: Source = field(default_factory=Drawn)
-    policies: Sequence[str | Policy] = DEFAULT_POLICIES
-    settings: ServerSettings = field(default_factory=ServerSettings)
-    slos: Slos = field(default_factory=Slos)
-    seeds: int = LOAD_SEEDS
-    drop_long: bool = False
-    cancelled: float = 0.0
+    asked: LoadArguments
+    source: Source
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.cancelled <= 1.0:
-            raise UsageError(f"cancelled {self.cancelled:g}: a share from 0 to 1 is allowed")
-        if not 1 <= self.seeds <= MOST_SEEDS:
-            raise UsageError(f"seeds {self.seeds}: whole numbers from 1 to {MOST_SEEDS} are allowed")
-        if not self.policies:
-            raise UsageError("policies are empty: give at least one, such as none,3,schedule")
-        asked = [name_here(policy) if isinstance(policy, str) else policy for policy in self.policies]
-        self.policies = tuple(
-            policy
-            for place, policy in enumerate(asked)
-            if not (isinstance(policy, str) and policy in asked[:place])
-        )
-        for policy in self.policies:
-            if not isinstance(policy, str | Policy):
-                raise UsageError(
-                    f"policy {shown(policy)}: a name is needed, or an object of a class derived from "
-                    "medusa_sim.load.policies.Policy"
-                )
-        names = [policy if isinstance(policy, str) else policy.name for policy in self.policies]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise UsageError(f"policy {shown(twice)} is the name of two: give each one of its own")
+        self.policies = _checked_policies(self.asked.policies)
         if self.scenario.scope != "model":
             raise UsageError("a load needs a whole model; scope block is one layer of it")
+
+    @property
+    def seeds(self) -> int:
+        """Runs of each policy and rate; a trace is the same in every one."""
+        return self.asked.seeds or (LOAD_SEEDS if self.asked.trace is None else 1)
+
+    @cached_property
+    def slos(self) -> Slos:
+        """The limits on latency."""
+        limits_ms = {"ttft_s": self.asked.ttft_ms, "tpot_s": self.asked.tpot_ms, "e2e_s": self.asked.e2e_ms}
+        limits_s = {name: None if ms is None else ms / KILO for name, ms in limits_ms.items()}
+        return Slos(**limits_s, share=self.asked.share)
 
     @property
     def spread(self) -> float:
@@ -109,15 +93,15 @@ class LoadTest:
 
     def limits(self, drafts: int) -> SchedulerLimits:
         """Limits of a server whose drafter makes so many drafts; 0: no drafter is loaded."""
-        return limits_of(self.scenario, chains(self.scenario)[drafts - 1] if drafts else None, self.settings)
+        return limits_of(self.scenario, chains(self.scenario)[drafts - 1] if drafts else None, self.asked)
 
     def requests(self, rate_per_s: float | None, seed: int) -> tuple[Requests, int]:
         """(requests that fit every policy's server, how many were left out)."""
         drafts = self.drafts_max
         limits = self.limits(drafts)
         drawn = self.source.requests(rate_per_s, seed, limits.longest_request(drafts))
-        drawn = drawn.with_cancelled(self.cancelled, seed)
-        return drawn.fitting(limits, drafts, drop_long=self.drop_long)
+        drawn = drawn.with_cancelled(self.asked.cancelled, seed)
+        return drawn.fitting(limits, drafts, drop_long=self.asked.drop_long)
 
     @property
     def any_rate(self) -> float | None:
@@ -210,6 +194,25 @@ class LoadTest:
         return tuple(self.point(server, rate, advance=advance) for rate in rates for server in self.servers)
 
 
+def _checked_policies(asked: Sequence[Any]) -> tuple[str | Policy, ...]:
+    """Names as `policy_names` has them, or objects of your own, without repeats. Raises UsageError."""
+    if not asked:
+        raise UsageError("policies are empty: give at least one, such as none,3,schedule")
+    policies: list[str | Policy] = []
+    for policy in (name_here(one) if isinstance(one, str) else one for one in asked):
+        if not isinstance(policy, str | Policy):
+            raise UsageError(
+                f"policy {shown(policy)}: a name is needed, or an object of a class derived from "
+                "medusa_sim.load.policies.Policy"
+            )
+        if not (isinstance(policy, str) and policy in policies):
+            policies.append(policy)
+    names = [policy if isinstance(policy, str) else policy.name for policy in policies]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"policy {shown(twice)} is the name of two: give each one of its own")
+    return tuple(policies)
+
+
 @takes(LoadArguments)
 def load_test(scenario: Scenario, **given: Any) -> LoadTest:
     """The test of a scenario, from plain values: the arguments of `LoadArguments`.
@@ -220,45 +223,10 @@ def load_test(scenario: Scenario, **given: Any) -> LoadTest:
     asked = LoadArguments(**given)
     if asked.trace is not None and asked.users is not None:
         raise UsageError("--trace has its own arrivals and --users a closed loop: give one of them")
-    lengths = Lengths(
-        prompt_tokens=asked.prompt_tokens,
-        output_tokens=asked.output_tokens,
-        prompt_cv=asked.length_cv,
-        output_cv=asked.length_cv,
-    )
-    source: Source = (
-        Drawn(
-            lengths=lengths,
-            count=asked.requests,
-            burstiness=asked.burstiness,
-            ramp_to=asked.ramp,
-            users=asked.users,
-            think_s=asked.think_s,
-        )
-        if asked.trace is None
-        else Traced(read_trace(Path(asked.trace).expanduser()))
-    )
+    source: Source = Drawn(asked)
+    if asked.trace is not None:
+        source = Traced(read_trace(Path(asked.trace).expanduser()))
     if scenario.profile.by_output:
-        mean = float(source.trace.output_tokens.mean()) if isinstance(source, Traced) else asked.output_tokens
+        mean = source.mean_output_tokens
         scenario = scenario.but(acceptance=scenario.measured_acceptance.of_outputs(mean))
-    limits_ms = {"ttft_s": asked.ttft_ms, "tpot_s": asked.tpot_ms, "e2e_s": asked.e2e_ms}
-    return LoadTest(
-        scenario=scenario,
-        source=source,
-        policies=tuple(asked.policies),
-        settings=ServerSettings(
-            max_requests=asked.max_num_seqs,
-            token_budget=asked.max_num_batched_tokens,
-            block_tokens=asked.block_size,
-            prompt_interval=asked.prompt_interval,
-            prompt_wait=asked.prompt_wait,
-            prefix_hit_rate=asked.prefix_hit_rate,
-            prefix=asked.prefix,
-        ),
-        slos=Slos(
-            **{name: None if ms is None else ms / KILO for name, ms in limits_ms.items()}, share=asked.share
-        ),
-        seeds=(LOAD_SEEDS if asked.trace is None else 1) if asked.seeds is None else asked.seeds,
-        drop_long=asked.drop_long,
-        cancelled=asked.cancelled,
-    )
+    return LoadTest(scenario, asked, source)

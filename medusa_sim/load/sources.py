@@ -6,16 +6,16 @@ users send the next request when the last one has finished.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
+from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.requests import LEAST_RATE, MOST_IN_RUN, Requests, check_rate
-from medusa_sim.scenario.defaults import LOAD_REQUESTS
 
 _WARM = 10
 _LEAST_TO_WARM = 200
@@ -29,42 +29,49 @@ class Source(Protocol):
     def sets_rate(self) -> bool:
         """Whether its requests have times of their own, so that no rate has to be given."""
 
+    @property
+    def mean_output_tokens(self) -> float:
+        """Of a request."""
+
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
         """Requests at a mean rate (None: their own); lengths that are drawn are at most `most` tokens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Drawn:
-    """Drawn requests. ramp_to: the last rate over the first one. users: of a closed loop."""
+    """Requests drawn as asked for: at a rate, or of users in a closed loop."""
 
-    lengths: Lengths = field(default_factory=Lengths)
-    count: int = LOAD_REQUESTS
-    burstiness: float = 1.0
-    ramp_to: float = 1.0
-    users: int | None = None
-    think_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.ramp_to < np.inf:
-            raise UsageError(f"ramp {self.ramp_to:g}: a number above 0 is allowed")
+    asked: LoadArguments
 
     @property
     def sets_rate(self) -> bool:
         """True for a closed loop."""
-        return self.users is not None
+        return self.asked.users is not None
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """As asked for."""
+        return self.asked.output_tokens
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
         """Requests drawn by the seed; one seed has the same pattern and lengths at every rate."""
-        if self.users is not None:
+        asked = self.asked
+        lengths = Lengths(
+            prompt_tokens=asked.prompt_tokens,
+            output_tokens=asked.output_tokens,
+            prompt_cv=asked.length_cv,
+            output_cv=asked.length_cv,
+        )
+        if asked.users is not None:
             return closed_loop(
-                self.users, self.lengths, count=self.count, think_s=self.think_s, seed=seed, most=most
+                asked.users, lengths, count=asked.requests, think_s=asked.think_s, seed=seed, most=most
             )
         if rate_per_s is None:
             raise UsageError("drawn requests need a rate: give --rate, or --users for a closed loop")
-        first = 2.0 * rate_per_s / (1.0 + self.ramp_to)
-        rate = rate_per_s if self.ramp_to == 1.0 else (first, first * self.ramp_to)
+        first = 2.0 * rate_per_s / (1.0 + asked.ramp)
+        rate = rate_per_s if asked.ramp == 1.0 else (first, first * asked.ramp)
         return open_loop(
-            rate, self.lengths, count=self.count, burstiness=self.burstiness, seed=seed, most=most
+            rate, lengths, count=asked.requests, burstiness=asked.burstiness, seed=seed, most=most
         )
 
 
@@ -78,6 +85,11 @@ class Traced:
     def sets_rate(self) -> bool:
         """True: a trace has its own times."""
         return True
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Of the trace's requests."""
+        return float(self.trace.output_tokens.mean())
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
         """The trace, in its own time or with time stretched to another mean rate."""

@@ -120,16 +120,15 @@ def under_load(
 
 def routed(test: LoadTest, copies: int, router: Router, row: Mapping[str, Any]) -> LoadTest:
     """The load test of one copy with the requests that a router sends to it."""
-    drawn, shared = test.source, min(copies, MOST_ROUTED)
-    assert isinstance(drawn, Drawn)  # noqa: S101  # no trace was given
+    shared = min(copies, MOST_ROUTED)
     source = Routed(
-        stream=replace(drawn, count=drawn.count * shared),
+        stream=Drawn(replace(test.asked, requests=test.asked.requests * shared)),
         copies=shared,
         router=router,
         first_s=float(row["ttft_ms"]) / KILO,
         token_s=float(row["tpot_ms"]) / KILO,
     )
-    return replace(test, source=source, seeds=min(shared, MOST_SIMULATED))
+    return replace(test, asked=replace(test.asked, seeds=min(shared, MOST_SIMULATED)), source=source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +150,11 @@ class Routed:
     def sets_rate(self) -> bool:
         """A stream needs a rate."""
         return False
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """As the stream has it."""
+        return self.stream.mean_output_tokens
 
     def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
         """Requests of one copy, at its mean rate."""

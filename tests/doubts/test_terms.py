@@ -11,7 +11,8 @@ from medusa_sim.doubts.room import model_too_large
 from medusa_sim.doubts.terms import WORDS, terms_out_of_range
 from medusa_sim.engines.engine import UNITS
 from medusa_sim.grid.axes import Grid
-from medusa_sim.load.limits import ServerSettings, limits_of
+from medusa_sim.load.arguments import LoadArguments
+from medusa_sim.load.limits import limits_of
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.report.recommend.warnings import warnings
 from medusa_sim.report.words.caveats import caveats
@@ -103,7 +104,7 @@ def test_a_drafter_leaves_fewer_requests_where_an_engine_says_so():
         assert drafting_requests(scenario.runtime, scenario.gpu) == min(most, plain)
         limits = limits_of(scenario, scenario.options()[0])
         assert limits.max_requests == min(most, plain)
-        assert limits_of(scenario, scenario.options()[0], ServerSettings(max_requests=96)).max_requests == 96
+        assert limits_of(scenario, scenario.options()[0], LoadArguments(max_num_seqs=96)).max_requests == 96
 
 
 def test_layers_that_fit_stay_on_the_card_and_the_others_are_counted():

@@ -9,8 +9,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.load.answer import run_load
+from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.load.lengths import Lengths
-from medusa_sim.load.limits import ServerSettings, limits_of
+from medusa_sim.load.limits import limits_of
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.prompt_table import PromptTable
@@ -36,7 +37,7 @@ from medusa_sim.step.step import prefill_step
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3", max_drafts=3)
 CHAINS = chains(SCENARIO)
-LIMITS = limits_of(SCENARIO, CHAINS[-1], ServerSettings(max_requests=96))
+LIMITS = limits_of(SCENARIO, CHAINS[-1], LoadArguments(max_num_seqs=96))
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +183,7 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
 def test_the_cache_is_what_weights_leave_or_no_room_is_stated(table):
     # a full cache with its requests fits on the GPU, and one request's block more does not
     # (slots for the look-ahead lie in both)
-    own = limits_of(SCENARIO, CHAINS[-1], ServerSettings(max_requests=96, token_budget=96))
+    own = limits_of(SCENARIO, CHAINS[-1], LoadArguments(max_num_seqs=96, max_num_batched_tokens=96))
     tokens = own.kv_tokens / own.max_requests - own.lookahead
     drafter, candidates = CHAINS[-1].drafter, CHAINS[-1].depth + 1
     # what choosing tokens takes when the server starts is more than the logits of its steps
@@ -194,8 +195,8 @@ def test_the_cache_is_what_weights_leave_or_no_room_is_stated(table):
             SCENARIO.model, drafter, own.max_requests, tokens - candidates + more, candidates
         )
         assert bool(needed <= room) is fits
-    plain = limits_of(SCENARIO, None, ServerSettings(max_requests=96))
-    assert plain.kv_blocks > limits_of(SCENARIO, CHAINS[-1], ServerSettings(max_requests=96)).kv_blocks
+    plain = limits_of(SCENARIO, None, LoadArguments(max_num_seqs=96))
+    assert plain.kv_blocks > limits_of(SCENARIO, CHAINS[-1], LoadArguments(max_num_seqs=96)).kv_blocks
     assert table.requests_max == 96
     with pytest.raises(UsageError, match="leaves no room for a KV cache"):
         limits_of(Scenario(gpu="a40", model="llama-2-70b", runtime="cuda-graph"), None)
@@ -209,7 +210,7 @@ def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step():
         )  # fmt: skip
         options = chains(scenario)
         found = step_table(
-            scenario, options, limits_of(scenario, options[-1], ServerSettings(max_requests=4)), 64
+            scenario, options, limits_of(scenario, options[-1], LoadArguments(max_num_seqs=4)), 64
         )
         assert (found.steps_ahead, found.for_drafts(0).steps_ahead) == (ahead, 1)
 

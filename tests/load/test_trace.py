@@ -14,8 +14,9 @@ from one_line import one_line
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.grid.cells import price
 from medusa_sim.load.answer import run_load
+from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.load.lengths import Lengths
-from medusa_sim.load.limits import SchedulerLimits, ServerSettings, limits_of
+from medusa_sim.load.limits import SchedulerLimits, limits_of
 from medusa_sim.load.load_test import load_test
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.requests import Requests
@@ -289,7 +290,7 @@ def test_the_limits_of_a_run_are_printed_with_whose_they_are():
 @pytest.mark.parametrize("length", [2048, 16384, 30000])
 def test_load_holds_as_many_requests_as_a_sweep_fits(model, length):
     scenario = Scenario(gpu="h100-sxm", model=model, runtime="vllm", drafter="ngram", acceptance=0.5)
-    found = limits_of(scenario, None, ServerSettings(max_requests=16, token_budget=16))
+    found = limits_of(scenario, None, LoadArguments(max_num_seqs=16, max_num_batched_tokens=16))
     swept = int(price(scenario, [1], [length], ()).surface.max_batch[0, 0])
     # a sweep's activations are those of its own batch, a block is the last one's rounding
     assert found.kv_blocks / found.blocks_of(length) == pytest.approx(swept, rel=0.03, abs=1.0)
@@ -300,7 +301,7 @@ def test_each_gpu_keeps_the_cache_of_its_own_requests():
     length = 131_072
     scenario = Scenario(gpu="h200-sxm", model="deepseek-r1", runtime="sglang", drafter="mtp", tp=8, ep=8,
                         dp_attention=True)  # fmt: skip
-    found = limits_of(scenario, None, ServerSettings(max_requests=64, token_budget=64))
+    found = limits_of(scenario, None, LoadArguments(max_num_seqs=64, max_num_batched_tokens=64))
     swept = int(price(scenario, [1], [length], ()).surface.max_batch[0, 0])
     assert swept == 32
     each = found.blocks_of(length)
@@ -332,7 +333,7 @@ def test_more_requests_in_a_step_leave_less_cache():
     """The profile run draws for all of them: 38.8 bytes a logit, of which the widest step hides the first."""
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3")
     few, many, most = (
-        limits_of(scenario, None, ServerSettings(max_requests=n)).kv_tokens for n in (16, 512, 1024)
+        limits_of(scenario, None, LoadArguments(max_num_seqs=n)).kv_tokens for n in (16, 512, 1024)
     )
     assert few > many > most
     assert (many - most) * 131072 == pytest.approx(38.8 * 128256 * 512, rel=0.01)

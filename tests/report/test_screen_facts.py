@@ -9,6 +9,7 @@ import pytest
 from numbers_in_text import numbers
 
 from medusa_sim.grid.axes import Grid
+from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.report.compare import python as compare_values
 from medusa_sim.report.compare import screen as compared
 from medusa_sim.report.load import screen as loaded
@@ -16,15 +17,15 @@ from medusa_sim.report.sweep import page as swept
 from medusa_sim.setups.setup import SET_UP
 
 
-def load_test(**more: Any) -> Any:
+def load_test(asked: LoadArguments | None = None, **more: Any) -> Any:
     given = {
         "limits": lambda drafts: SimpleNamespace(max_requests=64, token_budget=2048), "source": None,
         "sample": SimpleNamespace(
             count=500, prompt_tokens=np.array([600.0, 800.0]), output_tokens=np.array([100.0, 80.0])
         ),
-        "settings": SimpleNamespace(max_requests=None, token_budget=None, prefix_hit_rate=0.0, prefix="own"),
+        "asked": asked or LoadArguments(),
         "scenario": SimpleNamespace(runtime=SimpleNamespace(engine=None, name="cuda-graph")),
-        "cancelled": 0.0, "spread": 0.0, "drafts_max": 0, "seeds": 1,
+        "spread": 0.0, "drafts_max": 0, "seeds": 1,
     }  # fmt: skip
     return SimpleNamespace(**given | more)
 
@@ -33,7 +34,7 @@ def load_test(**more: Any) -> Any:
     ("more", "told"),
     [
         ({}, []),
-        ({"cancelled": 0.125}, [["12"]]),
+        ({"asked": LoadArguments(cancelled=0.125)}, [["12"]]),
         ({"spread": 0.75, "drafts_max": 3}, [["0.750"]]),
         ({"spread": 0.75}, []),
         ({"drafts_max": 3}, []),
@@ -47,13 +48,13 @@ def test_what_is_shown_of_a_server(monkeypatch, more, told):
     assert numbers(runs.text) == ["1", "500", "300"]
 
 
-@pytest.mark.parametrize("changed", ["", "max_requests", "token_budget"])
+@pytest.mark.parametrize("changed", [{}, {"max_num_seqs": 9}, {"max_num_batched_tokens": 9}])
 def test_limits_of_an_engine_are_a_detail_where_nobody_changed_them(monkeypatch, changed):
     monkeypatch.setattr(loaded, "search_requests", lambda test: 500)
-    test = load_test(scenario=SimpleNamespace(runtime=SimpleNamespace(engine="vllm", name="vllm-0.33")))
-    test.settings.prefix_hit_rate = 0.256
-    if changed:
-        setattr(test.settings, changed, 9)
+    test = load_test(
+        LoadArguments(prefix_hit_rate=0.256, **changed),
+        scenario=SimpleNamespace(runtime=SimpleNamespace(engine="vllm", name="vllm-0.33")),
+    )
     first, found, _ = loaded.server_facts(test)
     assert (first.detail, "vllm-0.33" in first.text) == (not changed,) * 2
     assert numbers(found.text) == ["26"]

@@ -5,7 +5,7 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
-from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.load.sources import Drawn
 from medusa_sim.setups.loaded import MOST_FLEETS, ROUTERS, Routed, Router, second_level, under_load
 
@@ -46,7 +46,7 @@ def _held(arrive: np.ndarray, leave: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("copies", [2, 4, 8])
 def test_a_router_sends_each_request_once_and_fills_copies_evenly(copies, router):
     stay = 12.0 * copies  # a dozen requests a copy, arriving at one a second in all
-    stream = Drawn(lengths=Lengths(output_cv=0.0), count=20_000)
+    stream = Drawn(LoadArguments(length_cv=0.0, requests=20_000))
     routed = Routed(stream=stream, copies=copies, router=router, first_s=stay, token_s=0.0)
     shares = [routed.requests(1.0 / copies, copy, 10**6) for copy in range(copies)]
     whole = stream.requests(1.0, 0, 10**6)
@@ -61,7 +61,7 @@ def test_a_router_sends_each_request_once_and_fills_copies_evenly(copies, router
 
 def test_the_least_load_evens_out_unequal_lengths_where_turns_do_not():
     def spread(router: Router) -> float:
-        stream = Drawn(lengths=Lengths(output_cv=1.5), count=20_000)
+        stream = Drawn(LoadArguments(length_cv=1.5, requests=20_000))
         routed = Routed(stream=stream, copies=4, router=router, first_s=0.0, token_s=0.2)
         share = routed.requests(0.25, 0, 10**6)
         held = _held(share.arrival_s, share.arrival_s + 0.2 * share.output_tokens)

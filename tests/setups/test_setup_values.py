@@ -12,7 +12,7 @@ from left_out import numbers_left_out
 from medusa_sim import data
 from medusa_sim.api import compare
 from medusa_sim.errors import UsageError
-from medusa_sim.load.lengths import Lengths
+from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.sources import Drawn
 from medusa_sim.models.named import load_model
@@ -29,7 +29,7 @@ from medusa_sim.setups.served_figures import _WORDS, SERVED, Figure, by_nearness
 from medusa_sim.setups.setup import SET_UP, name_of, setups
 
 # Requests of one token each that stay 1 s + 1 s.
-STREAM = Drawn(lengths=Lengths(prompt_tokens=10, output_tokens=1, prompt_cv=0, output_cv=0), count=6)
+STREAM = Drawn(LoadArguments(prompt_tokens=10, output_tokens=1, length_cv=0, requests=6))
 
 
 def routes(router: Any, arrival_s: list[float], output: list[int], copies: int = 2) -> list[int]:
@@ -88,7 +88,7 @@ def test_of_many_copies_sixteen_share_a_stream_and_four_are_simulated(copies, sh
     found = routed(test, copies, "least-load", {"ttft_ms": 500.0, "tpot_ms": 20.0})
     assert isinstance(found.source, Routed)
     assert (found.source.copies, found.seeds) == (shared, seeds)
-    assert found.source.stream.count == 50 * shared
+    assert found.source.stream.asked.requests == 50 * shared
     assert (found.source.first_s, found.source.token_s) == (0.5, 0.02)
 
 

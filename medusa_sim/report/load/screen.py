@@ -45,17 +45,18 @@ def headline(test: LoadTest) -> str:
     served = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean()) + " on average"
     source = test.source
     if isinstance(source, Drawn):
-        served = request_text(source.lengths.prompt_tokens, source.lengths.output_tokens)
-        served += "" if source.users is None else f", {at_once(str(source.users))}"
+        asked = source.asked
+        served = request_text(asked.prompt_tokens, asked.output_tokens)
+        served += "" if asked.users is None else f", {at_once(str(asked.users))}"
     return asked_text(test.scenario, served, only_chains(test))
 
 
 def server_facts(test: LoadTest) -> Iterator[Fact]:
     """The server, and how the load was run."""
     limits, requests = test.limits(0), test.sample
-    runtime, settings, source = test.scenario.runtime, test.settings, test.source
+    runtime, asked = test.scenario.runtime, test.asked
     is_default = (
-        runtime.engine is not None and settings.max_requests is None and settings.token_budget is None
+        runtime.engine is not None and asked.max_num_seqs is None and asked.max_num_batched_tokens is None
     )
     yield Fact(
         "Server",
@@ -63,10 +64,10 @@ def server_facts(test: LoadTest) -> Iterator[Fact]:
         + (f", {runtime.name}'s own limits on this GPU" if is_default else ""),
         detail=is_default,
     )
-    if share := settings.prefix_hit_rate:
-        yield Fact("Server", f"{percent(share, 0)} of prompts found in the cache ({settings.prefix})")
-    if test.cancelled:
-        cancelled = f"{percent(test.cancelled, 0)} of requests cancelled"
+    if share := asked.prefix_hit_rate:
+        yield Fact("Server", f"{percent(share, 0)} of prompts found in the cache ({asked.prefix})")
+    if asked.cancelled:
+        cancelled = f"{percent(asked.cancelled, 0)} of requests cancelled"
         yield Fact("Server", f"{cancelled}: rates count them, latencies and goodput do not")
     if test.spread and test.drafts_max:
         yield Fact(
@@ -74,7 +75,7 @@ def server_facts(test: LoadTest) -> Iterator[Fact]:
         )
     yield Fact("Runs", runs_text(test))
     mean = request_text(requests.prompt_tokens.mean(), requests.output_tokens.mean())
-    if isinstance(source, Drawn):
+    if isinstance(test.source, Drawn):
         yield Fact("Runs", f"{mean} on average over the requests drawn", detail=True)
 
 
