@@ -268,6 +268,8 @@ def test_arguments_of_another_kind_are_refused(scenario, name, values, wanted):
         ("requests", 2.5, "a whole number"),
         ("seeds", "1", "a whole number"),
         ("max_num_batched_tokens", 10**9, "from 1 to 131072"),
+        ("max_num_seqs", 0, "from 1 to 4096"),
+        ("block_size", 1025, "from 1 to 1024"),
         ("drop_long", "no", "True or False"),
         ("share", "0.9", "a number"),
         ("trace", 5, "a path"),

@@ -15,9 +15,8 @@ from chosen import PageArguments
 from inputs import Input
 
 from medusa_sim.load.answer import LoadAnswer
-from medusa_sim.load.arguments import LOAD, NO_DRAFTS, LoadArguments
+from medusa_sim.load.arguments import LOAD, MOST_IN_STEP, NO_DRAFTS, LoadArguments
 from medusa_sim.load.carried_rates import CarriedRates
-from medusa_sim.load.limits import MOST_IN_STEP
 from medusa_sim.load.quantities import AGAINST_RATE, OVER_TIME
 from medusa_sim.report.charts.load import rate_chart, time_chart
 from medusa_sim.report.load.screen import carried_table, context_text, only_chains, runs_text

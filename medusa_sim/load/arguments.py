@@ -22,6 +22,8 @@ NO_DRAFTS = "none"
 DEFAULT_POLICIES = (NO_DRAFTS, "schedule")
 BLOCK_TOKENS = 16
 """vLLM's block size."""
+MOST_IN_STEP, MOST_TOKENS, _MOST_BLOCK_TOKENS = 4096, 131_072, 1024
+"""Times are kept for every number of requests, and for every number of tokens."""
 _MOST_WAITED = 1000
 """Steps that a prompt may have to wait."""
 MOST_SEEDS = 100
@@ -70,7 +72,12 @@ class LoadArguments(Declared):
         _ASKED, above=0, most=1,
     )  # fmt: skip
     max_num_seqs: int | None = argument(
-        None, WHOLE, "Most requests in a step [the engine's default for the GPU].", _SERVER, least=1
+        None,
+        WHOLE,
+        "Most requests in a step [the engine's default for the GPU].",
+        _SERVER,
+        least=1,
+        most=MOST_IN_STEP,
     )
     max_num_batched_tokens: int | None = argument(
         None,
@@ -78,6 +85,7 @@ class LoadArguments(Declared):
         "Most tokens in a step, prompts included [the engine's default for the GPU].",
         _SERVER,
         least=1,
+        most=MOST_TOKENS,
     )
     prompt_interval: int = argument(
         1, WHOLE,
@@ -91,7 +99,9 @@ class LoadArguments(Declared):
         "engine's].",
         _SERVER, least=0, most=_MOST_WAITED,
     )  # fmt: skip
-    block_size: int = argument(BLOCK_TOKENS, WHOLE, "Tokens of a KV block.", _SERVER, least=1)
+    block_size: int = argument(
+        BLOCK_TOKENS, WHOLE, "Tokens of a KV block.", _SERVER, least=1, most=_MOST_BLOCK_TOKENS
+    )
     prefix_hit_rate: float = argument(
         0.0, NUMBER, "Share of a prompt's tokens found in the cache, below 1.", _REQUESTS, least=0, most=1
     )

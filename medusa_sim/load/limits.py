@@ -8,28 +8,15 @@ from math import ceil
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.errors import UsageError, shown
-from medusa_sim.load.arguments import BLOCK_TOKENS, LoadArguments
+from medusa_sim.errors import UsageError
+from medusa_sim.load.arguments import BLOCK_TOKENS, MOST_IN_STEP, MOST_TOKENS, LoadArguments
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.traffic import MAX_REQUESTS, TOKEN_BUDGET, drafting_requests, step_limits, step_tokens
 from medusa_sim.step.memory import DrafterMemory, drafter_memory, profiled_bytes, request_bytes
 
-MOST_IN_STEP, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
-"""Times are kept for every number of requests, and for every number of tokens."""
 _MOST_SLOTS = 4096
 """Slots beyond its positions that a request may ask for: drafts and look-ahead."""
-
-
-def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
-    """Refuse sizes that no engine takes; None is its own. Raises UsageError."""
-    for name, value, most in (
-        ("max-num-seqs", requests, MOST_IN_STEP),
-        ("max-num-batched-tokens", tokens, MOST_TOKENS),
-        ("block-size", block, MOST_BLOCK_TOKENS),
-    ):
-        if value is not None and not 1 <= value <= most:
-            raise UsageError(f"{name} {shown(value)}: whole numbers from 1 to {most} are allowed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,7 +56,6 @@ class SchedulerLimits:
     """Entry i is what a request holds when its tokens fill i blocks; None: i."""
 
     def __post_init__(self) -> None:
-        check_sizes(self.max_requests, self.token_budget, self.block_tokens)
         if self.token_budget < self.max_requests:
             raise UsageError(
                 f"max-num-batched-tokens {self.token_budget} is below max-num-seqs {self.max_requests}: a "

@@ -337,7 +337,6 @@ def test_lengths_have_their_means_and_limits_say_what_is_wrong():
     with pytest.raises(UsageError, match="on average do not fit: model and KV cache hold 256"):
         Lengths(prompt_tokens=300, output_tokens=120).drawn(10, seed=0, most=256)
     for arguments, told in (
-        ({"max_requests": 0}, "max-num-seqs 0"),
         ({"token_budget": 4, "max_requests": 8}, "below max-num-seqs 8"),
         ({"prefix_hit_rate": 1.0}, "prefix hit rate 1"),
     ):
