@@ -13,6 +13,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.quantities import values
 from medusa_sim.grid.quantity import BY_NAME
+from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.step.memory import MemoryParts
 
 
@@ -40,6 +41,16 @@ class Cell:
     def candidates(self) -> int:
         """Tokens that a step verifies of each, root included."""
         return self.cells.candidates_at(self.b, self.s, self.k)
+
+    @property
+    def configuration(self) -> int:
+        """Index of what it runs among all configurations."""
+        return self.cells.configuration_at(self.b, self.s, self.k)
+
+    @property
+    def option(self) -> DraftOption | None:
+        """The way in which it drafts; None for plain decoding."""
+        return self.cells.option_at(self.b, self.s, self.k)
 
     def _read(self, value: Any) -> Any:
         """The number of this cell, of an array over all cells."""

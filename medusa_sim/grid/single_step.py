@@ -32,11 +32,6 @@ class SingleStep(Cell):
         return self.cells.scenario
 
     @property
-    def option(self) -> DraftOption | None:
-        """The way of drafting; None for plain decoding."""
-        return self.cells.option_at(self.b, self.s, self.k)
-
-    @property
     def setting(self) -> Setting:
         """The setting that all steps share, with this step's drafter."""
         setting = self.cells.surface.setting

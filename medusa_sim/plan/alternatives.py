@@ -58,7 +58,7 @@ def best_ends_profile(row: RangeCell) -> bool:
 
 def _best_by_batch(row: RangeCell) -> IntArray:
     """Index of the best count that fits, at each of the row's batches."""
-    return row.every.by_count.best_k()[row.places.slice, row.s]
+    return row.every.by_count.best_k()[row.batch_range.slice, row.s]
 
 
 # The best chain.
@@ -142,7 +142,7 @@ def quicker_larger(row: RangeCell) -> tuple[tuple[int, int], ...]:
 
 def _same_way(row: RangeCell) -> IntArray:
     """Configurations that draft as the row does, or would, by count."""
-    return row.every.configurations.sizes_of(row.speculative)
+    return row.every.configurations.sizes_of(row.speculative.configuration)
 
 
 def _larger(row: RangeCell) -> IntArray:

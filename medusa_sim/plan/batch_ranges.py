@@ -32,7 +32,7 @@ _TIE = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """Places `first` to `last` (inclusive) on the batch axis, all run with one configuration."""
+    """Indices `first` to `last` (inclusive) of batches that are run with one configuration."""
 
     first: int
     last: int
@@ -42,13 +42,17 @@ class BatchRange:
 
     @property
     def slice(self) -> slice:
-        """Its places, of an array over batches."""
+        """Its part of an array over batches."""
         return slice(self.first, self.last + 1)
 
+    def __contains__(self, b: int) -> bool:
+        """Whether it holds the b-th batch."""
+        return self.first <= b <= self.last
 
-def configuration_at(ranges: Sequence[BatchRange], place: int) -> int:
-    """The configuration that runs at a place on the batch axis."""
-    return next(span.configuration for span in ranges if span.first <= place <= span.last)
+
+def configuration_at(ranges: Sequence[BatchRange], b: int) -> int:
+    """The configuration that runs at the b-th batch."""
+    return next(one.configuration for one in ranges if b in one)
 
 
 def merge_batches(
@@ -103,7 +107,7 @@ def merge_batches(
 
 
 def _earliest_switch(before: BatchRange, configuration: int, log_speedup: FloatArray, best: IntArray) -> int:
-    """The place from which `configuration` follows a range: the first at which it is best, if it is no slower
+    """The batch from which `configuration` follows a range: the first at which it is best, if it is no slower
     than the range's own from there on. The range keeps its first batch.
     """
     inside = slice(before.first + 1, before.last + 1)

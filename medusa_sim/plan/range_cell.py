@@ -11,14 +11,13 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.acceptance.tree import Path
-from medusa_sim.arrays import FloatArray, IntArray, Span
+from medusa_sim.arrays import Band, FloatArray, IntArray, Span
 from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.configurations import PLAIN
 from medusa_sim.grid.surface import Surface
 from medusa_sim.plan.batch_ranges import BatchRange
 from medusa_sim.plan.verdict import Verdict, verdict_of
-from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.question import Question
 
 
@@ -32,11 +31,11 @@ class RangeCell(Cell):
     Speedups, rates and times per token are the step's, and with the scenario's traffic those of its server.
 
     cells: configurations that are the best of their count somewhere, its own at `k`; every: all of them.
-    places: its range among the batches that were searched.
+    batch_range: among the batches that were searched.
     """
 
     every: Cells
-    places: BatchRange
+    batch_range: BatchRange
     question: Question
 
     @property
@@ -49,18 +48,19 @@ class RangeCell(Cell):
     @property
     def batches(self) -> IntArray:
         """Its batches that were searched, one after another."""
-        return self.surface.batch[self.places.slice]
+        return self.surface.batch[self.batch_range.slice]
 
     @property
     def batch_min(self) -> int:
         """The smallest batch: the one after the range before it, or the first that was searched."""
-        batch, first = self.surface.batch, self.places.first
-        return int(batch[first - 1]) + 1 if first and not self.places.begins_at_first else int(batch[first])
+        batch, first = self.surface.batch, self.batch_range.first
+        is_after_another = first > 0 and not self.batch_range.begins_at_first
+        return int(batch[first - 1]) + 1 if is_after_another else int(batch[first])
 
     @property
     def batch_max(self) -> int:
         """The largest batch, at which its figures are."""
-        return int(self.surface.batch[self.b])
+        return self.batch
 
     @property
     def max_batch_without(self) -> int:
@@ -79,16 +79,6 @@ class RangeCell(Cell):
         return None if limit_us is None else bool(self.tpot_us <= limit_us)
 
     # What it runs.
-
-    @property
-    def configuration(self) -> int:
-        """Index of the configuration that runs."""
-        return self.places.configuration
-
-    @property
-    def option(self) -> DraftOption | None:
-        """The way in which it drafts; None for plain decoding."""
-        return self.every.configurations.option_of(self.configuration)
 
     @property
     def paths(self) -> tuple[Path, ...] | None:
@@ -113,87 +103,88 @@ class RangeCell(Cell):
     # What that gains.
 
     @cached_property
-    def _speedup_by_batch(self) -> FloatArray:
-        return np.asarray(self.cells.speedup[self.places.slice, self.s, self.k])
+    def speedup_by_batch(self) -> FloatArray:
+        """Speedup at each of its batches."""
+        return np.asarray(self.cells.speedup[self.batch_range.slice, self.s, self.k])
+
+    @cached_property
+    def band_by_batch(self) -> Band:
+        """80 % interval of the speedup at each of its batches."""
+        return self._band_of(self)
+
+    def _band_of(self, cell: Cell) -> Band:
+        """The same with the drafts of a cell."""
+        ends = map(cell.cells.spread, cell.cells.speedup_band)
+        return Band(*(end[self.batch_range.slice, self.s, cell.k] for end in ends))
 
     @property
     def speedup_lowest(self) -> float:
         """The lowest speedup of its batches."""
-        return float(self._speedup_by_batch.min())
+        return float(self.speedup_by_batch.min())
 
     @property
     def speedup_highest(self) -> float:
         """The highest speedup of its batches."""
-        return float(self._speedup_by_batch.max())
+        return float(self.speedup_by_batch.max())
 
     @property
     def speedup_at_batch_min(self) -> float:
         """Speedup at the first batch of its that was searched."""
-        return float(self._speedup_by_batch[0])
+        return float(self.speedup_by_batch[0])
 
     @property
     def batch_lowest(self) -> int:
         """The batch at which the speedup is lowest."""
-        return int(self.batches[np.argmin(self._speedup_by_batch)])
+        return int(self.batches[np.argmin(self.speedup_by_batch)])
 
     @property
     def interval_low(self) -> float:
         """The lowest end of the speedup's 80 % intervals over its batches."""
-        return float(self._ends_by_batch(self)[0].min())
+        return float(self.band_by_batch.low.min())
 
     @property
     def interval_high(self) -> float:
         """The highest end of the speedup's 80 % intervals over its batches."""
-        return float(self._ends_by_batch(self)[1].max())
-
-    def _ends_by_batch(self, cell: Cell) -> list[FloatArray]:
-        """Both ends of the interval of the speedup at each of its batches, with the cell's drafts."""
-        return [cell.cells.spread(end)[self.places.slice, self.s, cell.k] for end in cell.cells.speedup_band]
+        return float(self.band_by_batch.high.max())
 
     # What speculates: its configuration, or where that is plain the best that could.
 
     @cached_property
-    def speculative(self) -> int:
-        """Its configuration; if that is plain, the one that gains most of those that draft."""
-        plain = self.configuration == PLAIN
-        return 1 + int(np.argmax(self.speedups[1:])) if plain else self.configuration
-
-    @cached_property
-    def speculative_cell(self) -> Cell:
-        """The configuration `speculative` at its fullest batch."""
+    def speculative(self) -> Cell:
+        """Itself; if it is plain, what gains most of all that draft, at its fullest batch."""
         if self.configuration != PLAIN:
             return self
-        cells = self.every.with_index(np.array([[[self.speculative]]]))
-        return Cell(cells=cells, b=self.b, s=self.s)
+        best = 1 + int(np.argmax(self.speedups[1:]))
+        return Cell(cells=self.every.with_index(np.array([[[best]]])), b=self.b, s=self.s)
 
     @property
     def speculative_candidates(self) -> int:
         """Candidates of what is drafted, or of the best that could be."""
-        return int(self.every.configurations.candidates[self.speculative])
+        return self.speculative.candidates
 
     @property
     def speculative_speedup(self) -> float:
         """Speedup of what is drafted, or of the best that could be, at the fullest batch."""
-        return float(self.speedups[self.speculative])
+        return float(self.speedups[self.speculative.configuration])
 
     @cached_property
-    def _speculative_ends(self) -> list[FloatArray]:
-        return self._ends_by_batch(self.speculative_cell)
+    def _speculative_band(self) -> Band:
+        return self._band_of(self.speculative)
 
     @property
     def speculative_speedup_low(self) -> float:
         """Lower end of the 80 % interval of what is drafted, or of the best that could be."""
-        return float(self._speculative_ends[0][-1])
+        return float(self._speculative_band.low[-1])
 
     @property
     def speculative_speedup_high(self) -> float:
         """Upper end of the 80 % interval of what is drafted, or of the best that could be."""
-        return float(self._speculative_ends[1][-1])
+        return float(self._speculative_band.high[-1])
 
     @property
     def verdict(self) -> Verdict:
         """What is certain at all of its batches."""
-        return verdict_of(*self._speculative_ends)
+        return verdict_of(*self._speculative_band)
 
     @property
     def span(self) -> Span:
@@ -203,7 +194,7 @@ class RangeCell(Cell):
     @property
     def uncertain(self) -> Span | None:
         """First and last batch whose 80 % interval holds a gain and a loss; None where none does."""
-        low, high = self._speculative_ends
+        low, high = self._speculative_band
         batches = self.batches[(low <= 1.0) & (high > 1.0)]
         return Span(int(batches[0]), int(batches[-1])) if batches.size else None
 

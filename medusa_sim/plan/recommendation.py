@@ -217,8 +217,8 @@ class Recommendation:
         `best_candidates` and `near_best` of the row say what that batch alone would take.
         """
         b, s = self._indices(batch, seq_len)
-        row = next(row for row in self.schedule if row.s == s and row.places.first <= b <= row.places.last)
-        return replace(row, b=b, places=replace(row.places, first=b, last=b))
+        row = next(row for row in self.schedule if row.s == s and b in row.batch_range)
+        return replace(row, b=b, batch_range=replace(row.batch_range, first=b, last=b))
 
     def rows_at(self, seq_len: int) -> list[ScheduleRow]:
         """The schedule's rows at one length."""
@@ -275,4 +275,4 @@ def schedule_all_lengths(answer: Recommendation) -> tuple[ScheduleRow, ...]:
     every_length = range(len(answer.question.seq_len))
     ranges = ranges_over(every_length, answer.cells, answer.question, answer.break_even_batches)
     rows = schedule_rows(answer.cells, 0, ranges, answer.question)
-    return tuple(replace(row, s=int(np.argmin(row.cells.speedup[row.places.last, :, row.k]))) for row in rows)
+    return tuple(replace(row, s=int(np.argmin(row.cells.speedup[row.b, :, row.k]))) for row in rows)

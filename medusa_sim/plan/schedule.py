@@ -42,7 +42,7 @@ def ranges_over(
         halves=contenders.log_speedup_half[:, length_indices].mean(axis=1),
     )
     configurations = contenders.index[0, 0]
-    return tuple(replace(span, configuration=int(configurations[span.configuration])) for span in merged)
+    return tuple(replace(one, configuration=int(configurations[one.configuration])) for one in merged)
 
 
 def kept_rows(rows: Iterable[ScheduleRow]) -> list[ScheduleRow]:
@@ -55,10 +55,10 @@ def schedule_rows(
 ) -> list[ScheduleRow]:
     """The rows of these ranges of batches at the `s`-th length of a search."""
     cells = every.contenders
-    columns = np.searchsorted(cells.index[0, 0], [places.configuration for places in ranges]).tolist()
+    columns = np.searchsorted(cells.index[0, 0], [one.configuration for one in ranges]).tolist()
     return [
-        ScheduleRow(cells=cells, b=places.last, s=s, k=k, every=every, places=places, question=question)
-        for k, places in zip(columns, ranges, strict=True)
+        ScheduleRow(cells=cells, b=one.last, s=s, k=k, every=every, batch_range=one, question=question)
+        for k, one in zip(columns, ranges, strict=True)
     ]
 
 
@@ -107,16 +107,13 @@ def gains_by_batch(rows: Iterable[ScheduleRow]) -> list[dict[str, float | int | 
             "drafts": row.drafts,
             "no_room_to_draft": row.candidates == 1 and row.verdict == "pays",
         }
-        low, high = (row.cells.spread(end)[:, row.s, row.k] for end in row.cells.speedup_band)
-        found += [
-            {
-                "batch": int(batch),
-                "speedup": float(row.cells.speedup[b, row.s, row.k]),
-                "speedup_low": float(low[b]),
-                "speedup_high": float(high[b]),
-                "fits_memory": bool(row.cells.fits[b, row.s, row.k]),
-                **every,
-            }
-            for b, batch in enumerate(row.batches.tolist(), row.places.first)
-        ]
+        columns = {
+            "batch": row.batches,
+            "speedup": row.speedup_by_batch,
+            "speedup_low": row.band_by_batch.low,
+            "speedup_high": row.band_by_batch.high,
+            "fits_memory": row.cells.fits[row.batch_range.slice, row.s, row.k],
+        }
+        values = (column.tolist() for column in columns.values())
+        found += [dict(zip(columns, each, strict=True)) | every for each in zip(*values, strict=True)]
     return found

@@ -54,7 +54,7 @@ def required_acceptance_factor(row: RangeCell) -> float | None:
 
     0 where a step pays without its drafts; None where no acceptance breaks even.
     """
-    option, candidates = row.every.configurations.option_of(row.speculative), row.speculative_candidates
+    option, candidates = row.speculative.option, row.speculative.candidates
     if option is None:
         return None
     return factor_to_break_even(
@@ -65,10 +65,10 @@ def required_acceptance_factor(row: RangeCell) -> float | None:
 
 def required_tokens_per_step(row: RangeCell, factor: float | None) -> float | None:
     """Tokens per step with every accuracy `factor` times what it is; None where that or drafts are None."""
-    option = row.every.configurations.option_of(row.speculative)
+    option = row.speculative.option
     if option is None or factor is None:
         return None
-    return option.scaled_tokens(row.speculative_candidates, factor)
+    return option.scaled_tokens(row.speculative.candidates, factor)
 
 
 def _speedup_if(row: RangeCell, times_as_long: float, emission_chances: FloatArray) -> FloatArray:
@@ -76,7 +76,7 @@ def _speedup_if(row: RangeCell, times_as_long: float, emission_chances: FloatArr
 
     emission_chances: (..., tokens) probabilities that a step emits at least 1, 2, ... tokens.
     """
-    cell = row.speculative_cell
+    cell = row.speculative
     cells, indices = cell.cells, (cell.b, cell.s, cell.k)
     step_us = float(cells.server_steps.steps.time_us[indices]) * times_as_long
     plain_us = cells.first(cells.baseline.server.token_us)[cell.b, cell.s, 0]
