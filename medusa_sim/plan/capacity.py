@@ -85,7 +85,8 @@ def _best_of_lengths(
         allowed = asked & by_count.fits_in_time(max_latency_us)
         return best_cell(by_count, allowed, by_count.tokens_per_s, s)
 
-    surface, options = searched.surface, searched.configurations.options if drafts else ()
+    surface = searched.surface
+    options = searched.configurations.options if drafts else ()
     largest = surface.max_batch[:, PLAIN].tolist()
     found: list[Cell | None] = []
     for group in in_groups(len(coarse)):

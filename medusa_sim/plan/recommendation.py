@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray
+from medusa_sim.arrays import BoolArray, IntArray
 from medusa_sim.errors import UsageError, check_kind
 from medusa_sim.grid.cell import Cell, best_cell
 from medusa_sim.grid.cells import Cells
@@ -191,23 +191,10 @@ class Recommendation:
         return min((batch for batch in ends if batch is not None), default=None)
 
     @cached_property
-    def free_candidates(self) -> tuple[tuple[int, int, int], ...]:
-        """(batch, seq_len, count): up to that count candidates are free at each batch and length."""
-        surface, counts = self.cells.surface, self.cells.configurations.counts
-        free = free_count(counts, self.cells.by_count.overhead, self.question.free_within)
-        return tuple(
-            (int(batch), int(seq_len), int(free[b, s]))
-            for s, seq_len in enumerate(surface.seq_len)
-            for b, batch in enumerate(surface.batch)
-        )
-
-    @property
-    def free_candidates_by_batch(self) -> dict[int, int]:
-        """For each batch the count that is free at every length."""
-        free: dict[int, int] = {}
-        for batch, _, count in self.free_candidates:
-            free[batch] = min(count, free.get(batch, count))
-        return free
+    def free_candidates(self) -> IntArray:
+        """(batches, lengths) the count up to which candidates are free."""
+        counts = self.cells.configurations.counts
+        return free_count(counts, self.cells.by_count.overhead, self.question.free_within)
 
     # One of the batches and lengths that were searched; UsageError for another.
 

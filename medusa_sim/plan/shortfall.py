@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -56,71 +56,52 @@ def shortfall(scenario: Scenario, batch: int, seq_len: int) -> Shortfall | None:
     Every change was tried: a smaller batch or context, narrower weights or KV cache, more GPUs, another GPU,
     several of another.
     """
-    parts, usable = _plain_memory(scenario, batch, seq_len), scenario.usable_memory_bytes
+    asked = _Asked(scenario, batch, seq_len)
+    parts, usable = _plain_memory(asked), scenario.usable_memory_bytes
     if scenario.scope == "block" or float(parts.total) <= usable:
         return None
-    least = (next(filter(None, kind), None) for kind in _kinds_of_changes(scenario, batch, seq_len))
+    least = (next(filter(None, kind), None) for kind in _kinds_of_changes(asked))
     changes = tuple(islice(filter(None, least), _MOST_CHANGES))
     return Shortfall(batch=batch, seq_len=seq_len, parts=parts, usable_bytes=usable, changes=changes)
 
 
-def _plain_memory(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
-    """Bytes that a plain step of requests in flight keeps on one GPU."""
-    cached = served_length(scenario.setting, seq_len, scenario.traffic)
-    return memory_parts(scenario.shard, NO_DRAFTER, batch, cached, 1)
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A batch and length of a scenario."""
 
+    scenario: Scenario
+    batch: int
+    seq_len: int
 
-def _shorter(
-    scenario: Scenario,
-    seq_len: int,
-    tried: Callable[..., Change | None],
-    largest: Callable[[int, int, Callable[[int], Change | None]], Iterator[Change | None]],
-) -> Iterator[Change | None]:
-    """A shorter context, down to what requests hold half way; where it is theirs, shorter prompts."""
-    traffic = scenario.traffic
-    if traffic is None or seq_len > scenario.length:
-        least = 1 if traffic is None else scenario.length
-        return largest(least, seq_len, lambda length: tried(f"--seq {length}", length=length))
-
-    def with_prompts(tokens: int) -> Change | None:
-        return tried(
-            f"--prompt-tokens {tokens} --output-tokens {traffic.output_tokens:g}",
-            length=request_length(tokens, traffic.output_tokens),
-            prompt_tokens=tokens,
-        )
-
-    return largest(1, int(traffic.prompt_tokens), with_prompts)
-
-
-def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[Change | None]]:
-    """Each kind of change with its alternatives, the least first; None: not enough."""
-
-    def tried(option: str, size: int = batch, length: int = seq_len, **changes: Any) -> Change | None:
+    def tried(self, option: str, **changes: Any) -> Change | None:
+        """The same with some arguments of the scenario changed; None where that is not enough."""
         try:
-            other = scenario.but(**changes) if changes else scenario
-            needed, usable = float(_plain_memory(other, size, length).total), other.usable_memory_bytes
+            other = replace(self, scenario=self.scenario.but(**changes)) if changes else self
+            needed, usable = float(_plain_memory(other).total), other.scenario.usable_memory_bytes
             if needed > usable:
                 return None
-            decode_step(other.setting, 1, 1)
+            decode_step(other.scenario.setting, 1, 1)
         except MedusaSimError:  # it cannot be run, or the GPU lacks every kernel of a format
             return None
         return Change(option=option, needed_bytes=needed, usable_bytes=usable)
 
-    def largest(low: int, high: int, fits: Callable[[int], Change | None]) -> Iterator[Change | None]:
-        """The largest whole number below `high` that fits."""
-        if fits(low) is None:
-            return
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        yield fits(low)
 
+def _plain_memory(asked: _Asked) -> MemoryParts:
+    """Bytes that a plain step of requests in flight keeps on one GPU."""
+    scenario = asked.scenario
+    cached = served_length(scenario.setting, asked.seq_len, scenario.traffic)
+    return memory_parts(scenario.shard, NO_DRAFTER, asked.batch, cached, 1)
+
+
+def _kinds_of_changes(asked: _Asked) -> Iterator[Iterator[Change | None]]:
+    """Each kind of change with its alternatives, the least first; None: not enough."""
+    scenario, tried = asked.scenario, asked.tried
     folder = scenario.arguments.data_dir
     gpus = sorted((load_gpu(name, folder) for name in gpu_names(folder)), key=lambda gpu: gpu.memory_bytes)
     larger = [gpu for gpu in gpus if gpu.memory_bytes > scenario.gpu.memory_bytes]
     tps = [tp for tp in (2, 4, 8, 16) if tp > scenario.parallel.tp]
     forms = _NARROWER_FILES.get(scenario.runtime.library, tuple(_NARROWER))
-    yield largest(1, batch, lambda size: tried(f"--batch {size}", size=size))
+    yield _largest(1, asked.batch, lambda batch: replace(asked, batch=batch).tried(f"--batch {batch}"))
     yield (
         tried(f"--weight-dtype {form}", weight_dtype=form)
         for form, size in zip(forms, _NARROWER.values(), strict=True)
@@ -130,7 +111,7 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
     yield (tried(f"--gpu {gpu.name}", gpu=gpu.name) for gpu in larger)
     if scenario.model.kv_dtype != "fp8":
         yield iter([tried("--kv-dtype fp8", kv_dtype="fp8")])
-    yield _shorter(scenario, min(seq_len, scenario.model.max_seq_len + 1), tried, largest)
+    yield _shorter(asked)
     yield (
         tried(f"--gpu {gpu.name} --tp {tp}", gpu=gpu.name, tp=tp)
         for tp in tps
@@ -138,3 +119,29 @@ def _kinds_of_changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[
         if tried(f"--gpu {gpu.name}", gpu=gpu.name) is None  # one is enough: do not try several
     )
     yield (tried(f"--weight-dtype {forms[-1]} --tp {tp}", weight_dtype=forms[-1], tp=tp) for tp in tps)
+
+
+def _shorter(asked: _Asked) -> Iterator[Change | None]:
+    """A shorter context, down to what requests hold half way; where it is theirs, shorter prompts."""
+    scenario, traffic = asked.scenario, asked.scenario.traffic
+    longest = min(asked.seq_len, scenario.model.max_seq_len + 1)
+    if traffic is None or longest > scenario.length:
+        least = 1 if traffic is None else scenario.length
+        return _largest(least, longest, lambda n: replace(asked, seq_len=n).tried(f"--seq {n}"))
+
+    def with_prompt(tokens: int) -> Change | None:
+        shorter = replace(asked, seq_len=request_length(tokens, traffic.output_tokens))
+        option = f"--prompt-tokens {tokens} --output-tokens {traffic.output_tokens:g}"
+        return shorter.tried(option, prompt_tokens=tokens)
+
+    return _largest(1, int(traffic.prompt_tokens), with_prompt)
+
+
+def _largest(low: int, high: int, fits: Callable[[int], Change | None]) -> Iterator[Change | None]:
+    """The largest whole number from `low` on below `high` that fits."""
+    if fits(low) is None:
+        return
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    yield fits(low)

@@ -58,14 +58,9 @@ def activated_experts(cells: Cells) -> ActivatedExperts | None:
     if experts is None or 2 not in counts:
         return None
     decode_us = np.broadcast_to(surface.decode.time_us, (*surface.shape, 1))[:, 0, 0]
-    # what the layers of experts take longer with one draft, over the plain step
-    with_draft, without = (
-        np.broadcast_to(step.parts_us["experts"], (*surface.shape, size))[:, 0, column]
-        for step, size, column in (
-            (surface.verify, counts.size, int(np.searchsorted(counts, 2))),
-            (surface.decode, 1, 0),
-        )
-    )
+    with_counts = np.broadcast_to(surface.verify.parts_us["experts"], (*surface.shape, counts.size))
+    with_draft = with_counts[:, 0, np.searchsorted(counts, 2)]
+    without = np.broadcast_to(surface.decode.parts_us["experts"], (*surface.shape, 1))[:, 0, 0]
     cost = (with_draft - without) / decode_us
     batch = surface.batch
     read = [union(experts.experts, experts.topk, batch, tokens, surface.setting.overlap) for tokens in (1, 2)]

@@ -23,10 +23,11 @@ from medusa_sim.plan.coarse_search import CoarseSearch, coarse_searches
 from medusa_sim.plan.recommend import _with_traffic, recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import gains_by_batch, ranges_over, scheduled_counts
-from medusa_sim.plan.shortfall import _kinds_of_changes, shortfall
+from medusa_sim.plan.shortfall import _Asked, _kinds_of_changes, shortfall
 from medusa_sim.plan.surprises import activated_experts, slower_with_more
 from medusa_sim.plan.sweep_answer import _drafting_share
 from medusa_sim.plan.verdict import verdict_of
+from medusa_sim.report.recommend.python import recommendation_values
 from medusa_sim.scenario.question import Question
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.expert_union import INDEPENDENT
@@ -214,7 +215,9 @@ def test_several_of_another_card_are_the_fewest_and_smallest_that_do():
     for gpu in ("rtx-4090", "a40", "h100-sxm"):
         asked = large.but(gpu=gpu)
         for change in (
-            each for kind in _kinds_of_changes(asked, 1, 1024) for each in islice(filter(None, kind), 1)
+            each
+            for kind in _kinds_of_changes(_Asked(asked, 1, 1024))
+            for each in islice(filter(None, kind), 1)
         ):
             words = change.option.split()
             if words[::2] != ["--gpu", "--tp"]:
@@ -303,7 +306,7 @@ def test_a_row_says_what_other_acceptance_gives_and_what_it_needs():
 
 @pytest.mark.parametrize(("kv", "tried"), [(None, True), ("fp8", False)])
 def test_a_narrow_cache_is_a_way_out_where_the_cache_is_wide(kv, tried):
-    found = list(_kinds_of_changes(SMALL.but(kv_dtype=kv), 6, 10_000))
+    found = list(_kinds_of_changes(_Asked(SMALL.but(kv_dtype=kv), 6, 10_000)))
     options = [each.option for kind in found for each in kind if each is not None]
     assert ("--kv-dtype fp8" in options) == tried
 
@@ -330,11 +333,12 @@ def test_drafting_is_shown_of_the_shortest_draft():
 
 
 def test_what_is_free_at_every_length_is_the_least_of_them():
-    answer = recommend(SMALL, Question(batch_min=1, batch_max=2, seq_len=(64, LONG)))
-    every = answer.free_candidates
-    assert {batch for batch, _, _ in every} == {1, 2}
-    for batch, free in answer.free_candidates_by_batch.items():
-        assert free == min(count for at, _, count in every if at == batch)
+    told = recommendation_values(recommend(SMALL, Question(batch_min=1, batch_max=2, seq_len=(64, LONG))))
+    every = [(row["batch"], row["seq_len"], row["candidates"]) for row in told["free_candidates"]]
+    assert [row[:2] for row in every] == [(1, 64), (2, 64), (1, LONG), (2, LONG)]
+    assert [*told["free_candidates_by_batch"]] == ["1", "2"]
+    for batch, free in told["free_candidates_by_batch"].items():
+        assert free == min(count for at, _, count in every if str(at) == batch)
 
 
 def test_a_model_of_810_gb_takes_sixteen_cards_of_80():

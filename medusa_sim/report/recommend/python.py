@@ -133,6 +133,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
     context, usd = answer.break_even_context, answer.scenario.price
     best, plain = answer.best_with, answer.best_without
     fastest = None if answer.question.max_latency_ms is None else answer.fastest_stream
+    batches, lengths = answer.cells.surface.batch.tolist(), answer.cells.surface.seq_len.tolist()
     return {
         **scenario_values(answer.scenario, *_OF_THE_SCENARIO),
         "verified_by": None if answer.scenario.backend is None else answer.scenario.backend.name,
@@ -157,10 +158,13 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "required_acceptance_factor": answer.hardest.required_acceptance_factor,
         "required_at": {"batch": answer.hardest.batch_max, "seq_len": answer.hardest.seq_len},
         "free_within_overhead": answer.question.free_within,
-        "free_candidates_by_batch": {str(b): n for b, n in answer.free_candidates_by_batch.items()},
+        "free_candidates_by_batch": dict(
+            zip(map(str, batches), answer.free_candidates.min(axis=1).tolist(), strict=True)
+        ),
         "free_candidates": [
-            {"batch": batch, "seq_len": seq_len, "candidates": count}
-            for batch, seq_len, count in answer.free_candidates
+            {"batch": batch, "seq_len": length, "candidates": count}
+            for length, free in zip(lengths, answer.free_candidates.T.tolist(), strict=True)
+            for batch, count in zip(batches, free, strict=True)
         ],
         "schedule": [row_values(row) for row in answer.schedule],
         "schedule_all_lengths": [row_values(row) for row in schedule_all_lengths(answer)],
