@@ -62,6 +62,11 @@ class Band(NamedTuple):
         """That of one over the quantity."""
         return Band(1.0 / self.high, 1.0 / self.low)
 
+    @property
+    def half(self) -> FloatArray:
+        """Half its width on the logarithm."""
+        return np.asarray(np.log(self.high / self.low) / 2.0)
+
 
 def conditional(rates: FloatArray) -> FloatArray:
     """(K,) rates given that those before held, 0 where none did. rates: (K,) of each with all before it."""

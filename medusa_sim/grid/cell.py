@@ -40,7 +40,7 @@ class Cell:
     @property
     def candidates(self) -> int:
         """Tokens that a step verifies of each, root included."""
-        return self.cells.candidates_at(self.b, self.s, self.k)
+        return int(self.cells.configurations.candidates[self.configuration])
 
     @property
     def configuration(self) -> int:
@@ -50,7 +50,7 @@ class Cell:
     @property
     def option(self) -> DraftOption | None:
         """The way in which it drafts; None for plain decoding."""
-        return self.cells.option_at(self.b, self.s, self.k)
+        return self.cells.configurations.option_of(self.configuration)
 
     def _read(self, value: Any) -> Any:
         """The number of this cell, of an array over all cells."""

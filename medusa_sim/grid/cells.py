@@ -98,17 +98,9 @@ class Cells:
         """Draft length (Medusa: heads run); 0 of plain decoding."""
         return self.configurations.depth[self.index]
 
-    def option_at(self, b: int, s: int, k: int = 0) -> DraftOption | None:
-        """The way in which a cell drafts; None for plain decoding."""
-        return self.configurations.option_of(self.configuration_at(b, s, k))
-
     def configuration_at(self, b: int, s: int, k: int = 0) -> int:
         """Which configuration a cell has."""
         return int(self.spread(self.index)[b, s, k])
-
-    def candidates_at(self, b: int, s: int, k: int = 0) -> int:
-        """Candidates of a cell."""
-        return int(self.configurations.candidates[self.configuration_at(b, s, k)])
 
     # Other configurations.
 
@@ -234,11 +226,6 @@ class Cells:
         served = self.scenario.traffic is not None
         low, high = (self.bands.server_speedup if served else self.bands.step_speedup).ratios()
         return Band(self.speedup * low, self.speedup * high)
-
-    @property
-    def log_speedup_half(self) -> FloatArray:
-        """Half the width of `speedup_band` on the logarithm, spread; 0 of plain decoding."""
-        return self.spread(np.log(self.speedup_band.high / self.speedup_band.low) / 2.0)
 
     # In a server.
 

@@ -38,10 +38,15 @@ def baseline_speedup_band(cells: Cells) -> Band:
     return Band(baseline_speedup(cells) * low, baseline_speedup(cells) * high)
 
 
-def with_traffic(cells: Cells, read: Callable[[Cells], Any]) -> Any:
-    """A number of a server with traffic; nan (a 0-d array) without traffic."""
+def server_speedup(cells: Cells) -> FloatArray:
+    """The speedup with traffic; nan (a 0-d array) without."""
+    return np.full((), np.nan) if cells.scenario.traffic is None else cells.speedup
+
+
+def server_speedup_band(cells: Cells) -> Band:
+    """Ends of `server_speedup`."""
     nothing = np.full((), np.nan)
-    return nothing if cells.scenario.traffic is None else read(cells)
+    return Band(nothing, nothing) if cells.scenario.traffic is None else cells.speedup_band
 
 
 def with_band(read: Callable[[Cells], FloatArray], band: Callable[[Cells], Band]) -> dict[str, Any]:
@@ -127,12 +132,7 @@ DECLARED = declare(
         better="more",
     ),
     Quantity(
-        name="server_speedup", read=lambda cells: with_traffic(cells, lambda cells: cells.speedup),
-        better="more",
-        low_high=lambda cells: Band(
-            with_traffic(cells, lambda cells: cells.speedup_band.low),
-            with_traffic(cells, lambda cells: cells.speedup_band.high),
-        ),
+        name="server_speedup", read=server_speedup, better="more", low_high=server_speedup_band,
         model_only=True,
     ),
     Quantity(

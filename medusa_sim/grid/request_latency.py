@@ -10,6 +10,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
+from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells, price
 from medusa_sim.grid.configurations import at_counts
 from medusa_sim.scenario.draft_options import DraftOption
@@ -52,9 +53,14 @@ class RequestLatency:
         return int(self.cells.surface.batch[0])
 
     @property
+    def cell(self) -> Cell:
+        """What runs, at the first of the contexts."""
+        return Cell(cells=self.cells, b=0, s=0)
+
+    @property
     def candidates(self) -> int:
         """Tokens that a step verifies, root included; 1 without speculation."""
-        return self.cells.candidates_at(0, 0)
+        return self.cell.candidates
 
     @property
     def depth(self) -> int:
@@ -74,7 +80,7 @@ class RequestLatency:
     @cached_property
     def first_token_us(self) -> float:
         """Reading the prompt by the model and the drafter."""
-        option = self.cells.option_at(0, 0)
+        option = self.cell.option
         return (
             self.plain_first_token_us if option is None else self._reading_us(option.drafter, self.candidates)
         )
@@ -93,7 +99,7 @@ class RequestLatency:
     @cached_property
     def decode_us(self) -> float:
         """From the first token to the last."""
-        emission_chances = self.cells.configurations.emission_chances[self.cells.configuration_at(0, 0)]
+        emission_chances = self.cells.configurations.emission_chances[self.cell.configuration]
         return float(request_steps(emission_chances, self.output_tokens)) * _mean(self.cells.steps.time_us)
 
     @cached_property

@@ -33,13 +33,14 @@ def ranges_over(
     is_late = np.asarray(~in_time.any(axis=1))
     mean_gains = np.where(fits, speedup, 0.0)[:, 1:].max(axis=1, initial=0.0) > 1.0
     is_drafting = np.asarray([break_evens[s].is_drafting(cells.surface.batch) for s in length_indices])
+    all_draft, some_draft = is_drafting.all(axis=0), is_drafting.any(axis=0)
     merged = merge_batches(
         speedup,
         np.where(is_late[:, None], fits, in_time),
         question.switching_gain,
-        groups=is_late + 2 * ~fits[:, PLAIN],
-        drafted=(is_drafting.all(axis=0) & mean_gains.any()) | (is_drafting.any(axis=0) & mean_gains),
-        halves=contenders.log_speedup_half[:, length_indices].mean(axis=1),
+        groups=is_late + 2 * ~fits[:, PLAIN],  # a number for each of the four kinds of batches
+        drafted=(all_draft & mean_gains.any()) | (some_draft & mean_gains),
+        halves=contenders.spread(contenders.speedup_band.half)[:, length_indices].mean(axis=1),
     )
     configurations = contenders.index[0, 0]
     return tuple(replace(one, configuration=int(configurations[one.configuration])) for one in merged)

@@ -69,7 +69,7 @@ def cells(plain_us: float, step_us: float, tokens: float) -> Any:
     surface, every = SimpleNamespace(batch=np.array([4])), np.array([[1.0, 0.5, 0.5]])
     return SimpleNamespace(
         steps=SimpleNamespace(time_us=own, decode_us=plain), tokens_per_step=per_step, surface=surface,
-        configurations=SimpleNamespace(emission_chances=every), configuration_at=lambda b, s: 0,
+        configurations=SimpleNamespace(emission_chances=every), configuration_at=lambda b, s, k: 0,
     )  # fmt: skip
 
 

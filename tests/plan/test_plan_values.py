@@ -434,7 +434,7 @@ def shared_ranges(
         tpot_us[b, 2, k] = 30.0
     halves = np.full(speedup.shape, half) * np.array([0.0, 1.0, 2.0])
     contenders = SimpleNamespace(
-        speedup=speedup, fits=fits, log_speedup_half=halves,
+        speedup=speedup, fits=fits, speedup_band=SimpleNamespace(half=halves), spread=lambda values: values,
         fits_in_time=lambda limit_us: fits & (tpot_us <= (limit_us or np.inf)),
         index=np.array([[[0, 7, 5]]]),
     )  # fmt: skip

@@ -94,7 +94,8 @@ def test_an_engines_chain_is_shown_at_the_first_and_the_last_batch(fits, lengths
     gains = np.array([[1.1, 1.15], [1.2, 1.25], [1.3, 1.35]])[:, : len(lengths), None]
     cells = SimpleNamespace(
         surface=SimpleNamespace(seq_len=np.array(lengths), batch=np.array([1, 8, 64])), speedup=gains,
-        fits=np.array(fits)[..., None], shape=(3, len(lengths)), candidates_at=lambda i, s: 4,
+        fits=np.array(fits)[..., None], shape=(3, len(lengths)),
+        configurations=SimpleNamespace(candidates=np.array([4])), configuration_at=lambda b, s, k: 0,
         scenario=SimpleNamespace(runtime=SimpleNamespace(name="sglang-0.5")),
     )  # fmt: skip
     text = engine_text(cells)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+from medusa_sim.grid.cell import Cell
 from medusa_sim.grid.cells import Cells
 from medusa_sim.plan.sweep_answer import SweepAnswer
 from medusa_sim.report.words.break_even import break_even_text
@@ -59,7 +60,7 @@ def engine_text(best: Cells) -> str:
     surface = best.surface
     several = surface.seq_len.size > 1
     ends = [
-        f"{times(float(best.speedup[b, s, 0]))} with {drafts_text(best.candidates_at(b, s))} at "
+        f"{times(float(best.speedup[b, s, 0]))} with {drafts_text(Cell(cells=best, b=b, s=s).candidates)} at "
         + batch_text(int(surface.batch[b]), int(surface.seq_len[s]), several=several)
         for b, s in ends_of([(0, 0), (best.shape[0] - 1, best.shape[1] - 1)])
         if best.fits[b, s, 0]
