@@ -33,19 +33,17 @@ def answer_page(
     """
     warned, hidden = screen.warnings[:_MOST_WARNINGS], len(screen.warnings[_MOST_WARNINGS:])
     warned += (f"{hidden} more below, under Details.",) if hidden else ()
-    parts: dict[str, Block] = {}
-    for heading, lines in (
-        ("Why", _labelled(screen, _WHY)),
-        ("How sure", (*sure, *_labelled(screen, _SURE))),
-        ("Measured near it", _labelled(screen, LABELS_OF["measured"])),
-    ):
-        parts |= {heading: Labelled(lines)} if lines else {}
-    parts |= {"Warnings": Bullets(warned)} if warned else {}
+    parts: dict[str, Labelled | Bullets] = {
+        "Why": Labelled(_labelled(screen, _WHY)),
+        "How sure": Labelled((*sure, *_labelled(screen, _SURE))),
+        "Measured near it": Labelled(_labelled(screen, LABELS_OF["measured"])),
+        "Warnings": Bullets(warned),
+    }
     blocks: list[Block] = [Heading(title, level), *(Text(line, "lead") for line in screen.answer)]
     blocks += [Text(screen.asked, "soft"), *screen.tables[:1]]
     blocks += [] if picture is None else [picture]
     for heading, part in parts.items():
-        blocks += [Heading(heading, level=3), part]
+        blocks += [Heading(heading, level=3), part] if part.items else []
     shown = {fact.label for fact in screen.facts if not fact.detail} & {*_WHY, *_SURE, *LABELS_OF["measured"]}
     others = [label for label in LABELS if label != "Next" and label not in shown]
     rest = _labelled(screen, others, with_details=True)

@@ -32,7 +32,7 @@ from medusa_sim.report.load.screen import sessions_text
 from medusa_sim.report.load.sentences import _within_limits, carries_no_more
 from medusa_sim.report.palette import contrast, ink_on
 from medusa_sim.report.recommend.facts import _drafts, server_facts
-from medusa_sim.report.recommend.screen import drafts_text
+from medusa_sim.report.recommend.screen import run_text
 from medusa_sim.report.sweep import screen as sweep_screen
 from medusa_sim.report.sweep.page import compared
 from medusa_sim.report.table import TextTable
@@ -318,7 +318,7 @@ def test_requests_that_follow_another_are_counted(before, told):
 )
 def test_a_row_of_a_schedule_tells_its_drafts_or_why_there_are_none(candidates, fits, told):
     late, kept, free = (
-        drafts_text(
+        run_text(
             SimpleNamespace(candidates=candidates, fits_memory=fits, meets_latency=meets), candidates - 1
         )
         for meets in (False, True, None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
-from medusa_sim.grid.quantity import BY_NAME, with_unlisted
+from medusa_sim.grid.quantity import BY_NAME, both_ends, with_unlisted
 from medusa_sim.report.compare.sentences import (
     WORDS,
     answer_text,
@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 
 SCREEN_ROWS = 8
 """Rows of the frontier on a screen."""
+MOST_ROWS = 12
+"""Rows of a table for people; the whole table is the CSV."""
+_SPEED = "tokens_per_s_per_user"
+_SHOWN = (
+    "drafter", "drafts", "batch", _SPEED, "tokens_per_s_per_gpu", "usd_per_million_tokens", "joule_per_token",
+)  # fmt: skip
+"""Columns of tables for people."""
 _WITHOUT, _SURER = OF_THE_DECISION = ("Without", "Surer")
 """Labels of facts that a table of the decision has as lines."""
 
@@ -107,14 +114,6 @@ def launch_text(answer: Comparison, draft_path: str | None = None) -> str:
         return f"# {error}\n"
 
 
-MOST_ROWS = 12
-"""Rows of a table for people; the whole table is the CSV."""
-_SHOWN = (
-    "drafter", "drafts", "batch", "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens",
-    "joule_per_token",
-)  # fmt: skip
-"""Columns of tables for people."""
-_SPEED = "tokens_per_s_per_user"
 Row = Mapping[str, Any]
 
 
@@ -160,7 +159,6 @@ def frontier_title(answer: Comparison) -> str:
 
 def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
     """Set-ups as rows of text; the chosen one has a star, and what all of them share stands in the title."""
-    user = "tokens_per_s_per_user"
     names, shared = _apart([name_of(row) for row in rows.to_dict("records")])
     title += f" (all {shared})" if shared else ""
     columns: dict[str, list[str]] = {
@@ -171,10 +169,10 @@ def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
         if not BY_NAME[name].title:
             continue
         columns[name] = [quantity_text(name, value or NOTHING) for value in rows[name].tolist()]
-        if name == user:
-            ends = zip(rows[f"{user}_low"].tolist(), rows[f"{user}_high"].tolist(), strict=True)
+        if name == _SPEED:
+            ends = zip(*(rows[end].tolist() for end in both_ends(_SPEED)), strict=True)
             columns["interval"] = [
-                f"{quantity_text(user, low)}-{quantity_text(user, high)}" for low, high in ends
+                f"{quantity_text(_SPEED, low)}-{quantity_text(_SPEED, high)}" for low, high in ends
             ]
             if rows.sure.min() < 1.0:
                 columns["sure"] = [quantity_text("sure", value) for value in rows.sure.tolist()]

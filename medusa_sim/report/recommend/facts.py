@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -17,6 +18,10 @@ from medusa_sim.report.screen import Fact
 from medusa_sim.report.words.cost import COST_COLUMNS, cost_facts
 from medusa_sim.report.words.memory import memory_text
 from medusa_sim.report.words.numbers import counted, duration, percent, span, times
+from medusa_sim.report.words.scenario import depth_word
+
+_MOST_HINTS = 4
+"""Of larger counts that are quicker."""
 
 
 def drafting_facts(answer: Recommendation, rows: Sequence[ScheduleRow]) -> Iterator[Fact]:
@@ -115,12 +120,11 @@ def _guess(answer: Recommendation, row: ScheduleRow) -> str:
 def _drafts(answer: Recommendation) -> str:
     """Gains of every count at the smallest batch and the first length, and what the schedule takes there."""
     row, batch = answer.schedule[0], answer.question.batch_min
-    is_head = answer.scenario.drafting.drafter_class.unit == "head" and not answer.chains
-    unit = "head" if is_head else "draft"
+    depth = depth_word(answer.scenario, chains=answer.chains)
     counts = np.asarray([entry.drafts for entry in answer.by_drafts])
     gains = np.asarray([entry.speedup for entry in answer.by_drafts])
     named = [f"{times(gain)} with {count}" for gain, count in zip(gains, counts, strict=True)]
-    named[0] += f" {unit}" if counts[0] == 1 else f" {unit}s"
+    named[0] += f" {depth.removesuffix('s') if counts[0] == 1 else depth}"
     text = f"at {place_text(answer, batch, row.seq_len)}: {', '.join(named)}; the schedule takes "
     if not row.drafts:
         return f"{text}none"
@@ -137,12 +141,8 @@ def _drafts(answer: Recommendation) -> str:
     )
 
 
-_MOST_HINTS = 4
-
-
 def server_facts(answer: Recommendation) -> Iterator[Fact]:
     """Limits, memory, costs and whole requests."""
-    several = len(answer.question.seq_len) > 1
     if (limit := answer.question.max_latency_ms) is not None:
         points = (("with speculation", answer.best_with), ("without", answer.best_without))
         parts = [
@@ -152,16 +152,42 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
             for name, best in points
         ]
         yield Fact("Within limit", f"{', '.join(parts)}, at {limit:g} ms a token")
-    hints = []
+    yield from islice(_quicker(answer), _MOST_HINTS)
+    yield from _capacity_facts(answer)
+    rows = kept_rows(answer.schedule)
+    yield from cost_facts(
+        answer.scenario,
+        {
+            place_text(answer, row.batch_max, row.seq_len): row.quantities(COST_COLUMNS)
+            for row in rows
+            if row.fits_memory
+        },
+    )
+    requests = [
+        request
+        for request in answer.request_latencies
+        if any(row.batch_min <= request.batch <= row.batch_max for row in rows)
+    ]
+    for place, request in enumerate(requests):
+        yield Fact("Latency", partial(request_latency_text, request), detail=place > 0)
+
+
+def _quicker(answer: Recommendation) -> Iterator[Fact]:
+    """Larger counts whose steps are shorter, one a row of the schedule."""
     for row in kept_rows(answer.schedule):
         near = [pair for pair in row.quicker_larger if pair[1] <= 2 * max(row.candidates, 32)]
-        at = f"({place_text(answer, row.batch_max, row.seq_len)})"
-        hints += [
-            f"{counted(more, answer.chains)} take less time than {counted(less, answer.chains)} {at}"
-            for less, more in near[-1:]
-        ]
-    for hint in hints[:_MOST_HINTS]:
-        yield Fact("Quicker", hint, detail=True)
+        for less, more in near[-1:]:
+            yield Fact(
+                "Quicker",
+                f"{counted(more, answer.chains)} take less time than {counted(less, answer.chains)} "
+                f"({place_text(answer, row.batch_max, row.seq_len)})",
+                detail=True,
+            )
+
+
+def _capacity_facts(answer: Recommendation) -> Iterator[Fact]:
+    """Requests that fit, what they keep in memory, and the largest throughput, of each length."""
+    several = len(answer.question.seq_len) > 1
     for capacity in answer.capacities:
         best, plain = capacity.with_speculation, capacity.without_speculation
         if best is None or plain is None or capacity.gain is None:
@@ -182,21 +208,6 @@ def server_facts(answer: Recommendation) -> Iterator[Fact]:
             f"at most {best.tokens_per_s:,.0f} tokens/s with speculation (batch {best.batch:,}), "
             f"{plain.tokens_per_s:,.0f} without (batch {plain.batch:,}): {times(capacity.gain)}{at}",
         )
-    yield from cost_facts(
-        answer.scenario,
-        {
-            place_text(answer, row.batch_max, row.seq_len): row.quantities(COST_COLUMNS)
-            for row in kept_rows(answer.schedule)
-            if row.fits_memory
-        },
-    )
-    requests = [
-        request
-        for request in answer.request_latencies
-        if any(row.batch_min <= request.batch <= row.batch_max for row in kept_rows(answer.schedule))
-    ]
-    for place, request in enumerate(requests):
-        yield Fact("Latency", partial(request_latency_text, request), detail=place > 0)
 
 
 def request_latency_text(request: RequestLatency) -> str:

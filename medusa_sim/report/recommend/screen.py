@@ -19,7 +19,13 @@ from medusa_sim.report.table import TextTable
 from medusa_sim.report.words.measured import measured_facts
 from medusa_sim.report.words.memory import missing_text, shortfall_facts, shortfall_text
 from medusa_sim.report.words.numbers import NOTHING, span, times_between
-from medusa_sim.report.words.scenario import acceptance_facts, asked_text, kernel_facts, workload_text
+from medusa_sim.report.words.scenario import (
+    acceptance_facts,
+    asked_text,
+    depth_word,
+    kernel_facts,
+    workload_text,
+)
 from medusa_sim.scenario.question import EVERY_BATCH_TO
 
 
@@ -104,7 +110,7 @@ _EXPENDABLE = (
 """Columns that a narrow table leaves out, the first one first."""
 
 
-def drafts_text(row: ScheduleRow, number: int) -> str:
+def run_text(row: ScheduleRow, number: int) -> str:
     """A number of drafts or candidates, or why there are none; `(late)` of a row that exceeds the limit."""
     if not row.fits_memory:
         return "no room"
@@ -114,15 +120,14 @@ def drafts_text(row: ScheduleRow, number: int) -> str:
 
 def schedule_table(answer: Recommendation) -> TextTable:
     """One line a row of the schedule; speedup and band from the lowest to the highest of its batches."""
-    chains = answer.chains
-    unit = "heads" if answer.scenario.drafting.drafter_class.unit == "head" and not chains else "drafts"
+    chains, depth = answer.chains, depth_word(answer.scenario, chains=answer.chains)
 
     worded: dict[str, Callable[[ScheduleRow], str]] = {
         "batch": lambda row: span(row.batch_min, row.batch_max),
         "seq_len": lambda row: f"{row.seq_len:,}",
-        "candidates": lambda row: drafts_text(row, row.candidates),
-        unit: lambda row: (
-            drafts_text(row, row.drafts) if chains else str(row.drafts) if row.candidates > 1 else NOTHING
+        "candidates": lambda row: run_text(row, row.candidates),
+        depth: lambda row: (
+            run_text(row, row.drafts) if chains else str(row.drafts) if row.candidates > 1 else NOTHING
         ),
         "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
         "interval": lambda row: f"{row.interval_low:.2f}-{row.interval_high:.2f}",
@@ -144,7 +149,7 @@ def schedule_table(answer: Recommendation) -> TextTable:
             return NOTHING
         return worded[name](row) if name in worded else quantity_text(name, row.quantities([name])[name])
 
-    names = ("batch", "seq_len", "candidates", unit, *_OF_DRAFTS, *_OF_A_STEP, "max_batch_with")
+    names = ("batch", "seq_len", "candidates", depth, *_OF_DRAFTS, *_OF_A_STEP, "max_batch_with")
     return quantity_table(
         {
             name: [cell(name, row) for row in answer.schedule]

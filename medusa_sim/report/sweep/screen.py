@@ -28,6 +28,7 @@ from medusa_sim.report.words.numbers import NOTHING, batch_text, counted, percen
 from medusa_sim.report.words.scenario import (
     acceptance_facts,
     asked_text,
+    depth_word,
     kernel_facts,
     several_text,
     workload_text,
@@ -178,7 +179,7 @@ def best_table(answer: SweepAnswer) -> TextTable:
         "interval": [f"{low:.2f}-{high:.2f}" for _, low, high in answer.gains],
         "free_candidates": [free_text(int(free), answer.free) for free in answer.free.whole],
     }
-    unit = "heads" if answer.scenario.drafting.drafter_class.unit == "head" else "drafts"
+    depth = depth_word(answer.scenario, chains=answer.best.configurations.are_chains)
     left_out = {
         *(["seq_len"] if answer.grid.seq_len.size == 1 else []),
         *(["fits_memory"] if all(fits) else []),
@@ -191,8 +192,7 @@ def best_table(answer: SweepAnswer) -> TextTable:
             continue
         cells = worded.get(name) or [quantity_text(name, value) for value in answer.column(name).tolist()]
         is_always_shown = name in ("batch", "seq_len", "fits_memory")
-        is_heads = name == "drafts" and not answer.best.configurations.are_chains
-        columns[unit if is_heads else name] = [
+        columns[depth if name == "drafts" else name] = [
             cell if here or is_always_shown else NOTHING for cell, here in zip(cells, fits, strict=True)
         ]
     return quantity_table(columns, words=("bound", "fits_memory"), expendable=_EXPENDABLE)

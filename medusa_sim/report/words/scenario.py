@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -91,6 +92,11 @@ def drafter_text(scenario: Scenario) -> str:
         launched = f" ({parts.draft_runtime.name})" if parts.draft_runtime is not None else ""
         return f"{title} {parts.draft.name}{launched}"
     return title
+
+
+def depth_word(scenario: Scenario, *, chains: bool) -> Literal["heads", "drafts"]:
+    """Levels of a tree of heads are heads; of chains, as engines count them, drafts."""
+    return "heads" if scenario.drafting.drafter_class.unit == "head" and not chains else "drafts"
 
 
 def acceptance_text(scenario: Scenario, candidates: int | None = None) -> str:
