@@ -20,7 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import Band, FloatArray, Halves, IntArray
+from medusa_sim.arrays import Band, FloatArray, Halves
 from medusa_sim.grid.cached_or_self import cached_or_self
 from medusa_sim.grid.extrapolation import widest_below
 from medusa_sim.grid.server_steps import ServerSteps
@@ -139,43 +139,40 @@ class Bands:
         Where 256 requests were the most that anyone measured, those of 600 requests are at least those of 256
         and of 512 (`batch_edges`): an answer further out is no surer than one at the end of the data.
         """
-
-        def widened_in_batches(bands: Bands) -> Halves:
-            return bands._at_least(_BATCHES, halves_of)
-
-        return self._at_least(_LENGTHS, widened_in_batches)
+        return self._at_least(_LENGTHS, lambda bands: bands._at_least(_BATCHES, halves_of))
 
     def _at_least(self, axis: int, halves_of: Callable[[Bands], Halves]) -> Halves:
         """Half-widths, at least those at the edges below along one axis."""
         here, surface = halves_of(self), self.steps.surface
-        edges = (surface.batch_edges, surface.length_edges)[axis]
+        in_lengths = axis == _LENGTHS
+        edges = surface.length_edges if in_lengths else surface.batch_edges
+        asked = surface.asked_len if in_lengths else surface.batch
         if not edges.size:
             return here
-        at_edges = self._at_batch_edges if axis == _BATCHES else self._at_length_edges
-        there, steps = here if at_edges is self else halves_of(at_edges), at_edges.steps
-        asked, searched = ((at.batch, at.asked_len)[axis] for at in (surface, steps.surface))
-        places = [np.flatnonzero(searched == edge)[0] for edge in edges]
+        if self._is_of_every and np.isin(edges, asked).all():
+            at_edges, there, priced = self, here, asked
+        else:
+            at_edges = self._at_length_edges if in_lengths else self._at_batch_edges
+            there, priced = halves_of(at_edges), edges
+        places = [np.flatnonzero(priced == edge)[0] for edge in edges]
 
         def at_least(half: FloatArray, half_there: FloatArray) -> FloatArray:
-            on_edges = steps.spread(half_there).take(places, axis=axis)
+            on_edges = at_edges.steps.spread(half_there).take(places, axis=axis)
             least = widest_below(edges, on_edges, asked, axis)
             return np.asarray(np.maximum(half, picked(least, self.steps.index)))
 
         return Halves(at_least(here.down, there.down), at_least(here.up, there.up))
 
-    @cached_or_self
-    def _at_batch_edges(self) -> Bands:
-        surface = self.steps.surface
-        has_them = self._has_every(surface.batch_edges, surface.batch)
-        return self if has_them else Bands.every(surface.at_batch_edges)
-
-    @cached_or_self
-    def _at_length_edges(self) -> Bands:
-        surface = self.steps.surface
-        has_them = self._has_every(surface.length_edges, surface.asked_len)
-        return self if has_them else Bands.every(surface.at_length_edges)
-
-    def _has_every(self, edges: IntArray, asked: IntArray | FloatArray) -> bool:
-        """Whether these are of every configuration, with the edges among what is asked."""
+    @property
+    def _is_of_every(self) -> bool:
+        """Whether these are of every configuration."""
         every = np.arange(self.steps.surface.configurations.candidates.size)
-        return bool(np.isin(edges, asked).all()) and np.array_equal(self.steps.index, every[None, None])
+        return np.array_equal(self.steps.index, every[None, None])
+
+    @cached_property
+    def _at_batch_edges(self) -> Bands:
+        return Bands.every(self.steps.surface.at_batch_edges)
+
+    @cached_property
+    def _at_length_edges(self) -> Bands:
+        return Bands.every(self.steps.surface.at_length_edges)
