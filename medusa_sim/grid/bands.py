@@ -149,7 +149,8 @@ class Bands:
         asked = surface.asked_len if in_lengths else surface.batch
         if not edges.size:
             return here
-        if self._is_of_every and np.isin(edges, asked).all():
+        is_of_every = np.array_equal(self.steps.index, surface.configurations.indices)
+        if is_of_every and np.isin(edges, asked).all():
             at_edges, there, priced = self, here, asked
         else:
             at_edges = self._at_length_edges if in_lengths else self._at_batch_edges
@@ -162,12 +163,6 @@ class Bands:
             return np.asarray(np.maximum(half, picked(least, self.steps.index)))
 
         return Halves(at_least(here.down, there.down), at_least(here.up, there.up))
-
-    @property
-    def _is_of_every(self) -> bool:
-        """Whether these are of every configuration."""
-        every = np.arange(self.steps.surface.configurations.candidates.size)
-        return np.array_equal(self.steps.index, every[None, None])
 
     @cached_property
     def _at_batch_edges(self) -> Bands:

@@ -46,7 +46,7 @@ class Cells:
     @classmethod
     def every(cls, surface: Surface) -> Cells:
         """Every configuration at every batch and length."""
-        return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
+        return cls(surface, surface.configurations.indices)
 
     # Where they are, and what they run.
 

@@ -71,6 +71,11 @@ class Configurations:
         )
 
     @cached_property
+    def indices(self) -> IntArray:
+        """(1, 1, configurations) of all: cells of every one, the same at every batch and length."""
+        return np.arange(self.candidates.size)[None, None, :]
+
+    @cached_property
     def counts(self) -> IntArray:
         """(counts,) every number of candidates once, from 1 up."""
         return np.unique(self.candidates)

@@ -43,7 +43,7 @@ class Steps:
     @classmethod
     def every(cls, surface: Surface) -> Steps:
         """Steps of every configuration."""
-        return cls(surface, np.arange(surface.configurations.candidates.size)[None, None, :])
+        return cls(surface, surface.configurations.indices)
 
     def spread(self, values: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
         """(batches, lengths, cells) a number of each cell, from an array in which some stand once."""

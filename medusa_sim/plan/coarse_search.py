@@ -65,18 +65,17 @@ def coarse_searches(
     anyway. more: further batches of each length.
     """
     end = max(BATCHES_SEARCHED, int(searched.max(initial=0)))
-    fitting = surface_at(scenario, [1], seq_len, few).max_batch
-    largest = fitting[:, PLAIN + 1 :].max(axis=-1, initial=0)
-    largest = np.minimum(largest, end)
+    fitting = surface_at(scenario, [1], seq_len, few).max_batch[:, PLAIN + 1 :].max(axis=-1, initial=0)
+    largest = np.minimum(fitting, end)
     tried = np.union1d(every_to(EVERY_COARSE_TO, 1, end, _COARSE_RATIO), largest[largest > 0])
-    every = tried[~np.isin(tried, searched)]
+    left_out = tried[~np.isin(tried, searched)]
     found: list[CoarseSearch] = []
     for group in in_groups(seq_len.size):
-        asked = np.unique(np.concatenate([every[every <= largest[group].max()], *more[group]]))
-        asked = asked[~np.isin(asked, searched)]
-        cells = Cells.every(surface_at(scenario, asked, seq_len[group], few).with_batch_edges)
+        batches = np.unique(np.concatenate([left_out[left_out <= largest[group].max()], *more[group]]))
+        batches = batches[~np.isin(batches, searched)]
+        cells = Cells.every(surface_at(scenario, batches, seq_len[group], few).with_batch_edges)
         found += [
-            CoarseSearch(batches=every[every <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
+            CoarseSearch(batches=left_out[left_out <= largest[s]], cells=cells, s=at, largest=int(largest[s]))
             for at, s in enumerate(range(seq_len.size)[group])
         ]
     return tuple(found)
