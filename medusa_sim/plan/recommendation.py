@@ -19,7 +19,7 @@ from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_se
 from medusa_sim.plan.capacity import Capacity, capacities
 from medusa_sim.plan.coarse_search import CoarseSearch
 from medusa_sim.plan.count_curves import free_count
-from medusa_sim.plan.schedule import kept_rows, ranges_over, schedule_rows, where_it_fits
+from medusa_sim.plan.schedule import drafting_rows, ranges_over, schedule_rows, where_it_fits
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.shortfall import Shortfall, shortfall
 from medusa_sim.scenario.defaults import request_length
@@ -63,7 +63,7 @@ class Recommendation:
         `throughput` whether the best operating point with speculation beats the best without.
         """
         if self.question.objective == "latency":
-            return any(row.candidates > 1 for row in kept_rows(self.schedule))
+            return bool(drafting_rows(self.schedule))
         best, plain = self.best_with, self.best_without
         least = 0.0 if plain is None else plain.tokens_per_s
         return best is not None and bool(best.tokens_per_s > least)

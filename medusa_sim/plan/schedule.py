@@ -51,6 +51,11 @@ def kept_rows(rows: Iterable[ScheduleRow]) -> list[ScheduleRow]:
     return [row for row in rows if row.meets_latency is not False]
 
 
+def drafting_rows(rows: Iterable[ScheduleRow]) -> list[ScheduleRow]:
+    """Those of them that draft."""
+    return [row for row in kept_rows(rows) if row.candidates > 1]
+
+
 def schedule_rows(
     every: Cells, s: int, ranges: tuple[BatchRange, ...], question: Question
 ) -> list[ScheduleRow]:

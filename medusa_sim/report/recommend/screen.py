@@ -8,7 +8,7 @@ from medusa_sim.engines.engine import unversioned
 from medusa_sim.export import ENGINES
 from medusa_sim.grid.quantity import BY_NAME, with_unlisted
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule import kept_rows
+from medusa_sim.plan.schedule import drafting_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.quantity_table import quantity_table, quantity_text
 from medusa_sim.report.recommend.facts import drafting_facts, server_facts
@@ -67,7 +67,7 @@ def facts(answer: Recommendation) -> Iterator[Fact]:
     yield from (Fact("Experts", text, detail=place > 0) for place, text in enumerate(experts(answer)))
     yield from acceptance_facts(answer.scenario, answer.largest_count)
     yield from measured_facts(answer.scenario)
-    yield from drafting_facts(answer, [row for row in kept_rows(answer.schedule) if row.candidates > 1])
+    yield from drafting_facts(answer, drafting_rows(answer.schedule))
     yield from server_facts(answer)
     if any(row.batch_max > row.batch_min for row in answer.schedule):
         yield Fact(

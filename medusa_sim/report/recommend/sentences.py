@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from medusa_sim.arrays import joined
 from medusa_sim.plan.count_curves import NEAR_BEST
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule import kept_rows
+from medusa_sim.plan.schedule import drafting_rows, kept_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.surprises import activated_experts
 from medusa_sim.report.words.break_even import break_even_text
@@ -37,7 +38,7 @@ def answer_text(answer: Recommendation) -> str:
     lines = _decision(answer)
     if answer.enable:
         return " ".join(lines)
-    if at := _batches([row for row in kept_rows(answer.schedule) if row.candidates > 1]):
+    if at := _batches(drafting_rows(answer.schedule)):
         lines.append(f"At batch {at} it still shortens the time per token.")
     elif not answer.where_it_fits and kept_rows(answer.schedule):
         lines.append(_need(answer))
@@ -81,27 +82,10 @@ def _late(answer: Recommendation) -> list[str]:
 
 
 def _where_to_enable(answer: Recommendation) -> str:
-    rows = [row for row in kept_rows(answer.schedule) if row.candidates > 1]
-    question = answer.question
+    rows, lengths = drafting_rows(answer.schedule), answer.question.seq_len
+    batches = span(answer.question.batch_min, answer.question.batch_max)
     if not rows:
-        sentence = f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}"
-        if not answer.where_it_fits:
-            unsure = [
-                row for row in kept_rows(answer.schedule) if row.fits_memory and row.verdict == "uncertain"
-            ]
-            if not unsure:
-                return sentence
-            if all(row.speculative_speedup <= 1.0 for row in unsure):
-                return f"{sentence}: a loss is predicted there, though not certain"
-            return f"{sentence}: no gain is certain there"
-        fits = "; ".join(
-            f"{row.batch_max} requests fit"
-            + (f" at length {row.seq_len:,}" if len(question.seq_len) > 1 else "")
-            + f", which gives {times(row.speedup)} ({counted(row.candidates, answer.chains)})"
-            for row in answer.where_it_fits
-        )
-        return f"{sentence}: {fits}"
-    lengths = question.seq_len
+        return f"Do not enable speculation at batch {batches}{_why_not(answer)}"
     parts = [
         f"batch {_batches(there)}{_remarks(seq_len if len(lengths) > 1 else None, there)}"
         for seq_len in lengths
@@ -109,8 +93,25 @@ def _where_to_enable(answer: Recommendation) -> str:
     ]
     everywhere = all(row.candidates > 1 or not row.fits_memory for row in answer.schedule)
     if everywhere and len(lengths) > 1 and not any(row.uncertain for row in rows):
-        parts = [f"batch {span(question.batch_min, question.batch_max)} wherever it fits"]
+        parts = [f"batch {batches} wherever it fits"]
     return f"Enable speculation at {'; '.join(parts)}"
+
+
+def _why_not(answer: Recommendation) -> str:
+    """`: no gain is certain there`; empty where a loss is certain."""
+    if answer.where_it_fits:
+        several = len(answer.question.seq_len) > 1
+        fits = (
+            f"{row.batch_max} requests fit{f' at length {row.seq_len:,}' if several else ''}, which gives "
+            f"{times(row.speedup)} ({counted(row.candidates, answer.chains)})"
+            for row in answer.where_it_fits
+        )
+        return f": {'; '.join(fits)}"
+    unsure = [row for row in kept_rows(answer.schedule) if row.fits_memory and row.verdict == "uncertain"]
+    if not unsure:
+        return ""
+    is_loss = all(row.speculative_speedup <= 1.0 for row in unsure)
+    return ": a loss is predicted there, though not certain" if is_loss else ": no gain is certain there"
 
 
 def _remarks(length: int | None, rows: Sequence[ScheduleRow]) -> str:
@@ -150,7 +151,7 @@ def _batches(rows: Sequence[ScheduleRow]) -> str:
 
 def _gain(answer: Recommendation) -> str:
     """`2.17x at batch 1 with 5 drafts, 1.03x (80 %: 1.00 to 1.07) at batch 256 with 3 drafts`."""
-    rows = [row for row in kept_rows(answer.schedule) if row.candidates > 1]
+    rows = drafting_rows(answer.schedule)
     first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
     begin, end = (
         answer.scheduled_row_at(batch, row.seq_len)
@@ -228,14 +229,12 @@ def by_batch(answer: Recommendation) -> list[str]:
     """
     texts = []
     for length, found in zip(answer.question.seq_len, answer.break_even_batches, strict=True):
-        rows = [
-            row for row in kept_rows(answer.schedule)
-            if row.seq_len == length and row.candidates > 1 and row.uncertain is not None
-        ]  # fmt: skip
+        rows = [row for row in drafting_rows(answer.schedule) if row.seq_len == length and row.uncertain]
         unsure = [stretch.span for stretch in found.known if stretch.verdict == "uncertain"]
-        best = [part for row in rows for span in unsure if (part := span.part_in(row.span)) is not None]
-        apart = spans_text(best) != spans_text(row.uncertain for row in rows if row.uncertain is not None)
-        texts.append(f"{break_even_text(found, 'batch')}{', with the best count of each batch' * apart}")
+        best = [part for row in rows for span in unsure if (part := span.part_in(row.span))]
+        of_rows = [row.uncertain for row in rows if row.uncertain]
+        apart = ", with the best count of each batch" if joined(best) != joined(of_rows) else ""
+        texts.append(f"{break_even_text(found, 'batch')}{apart}")
     if len(set(texts)) == 1:
         return texts[:1]
     return [f"{text} at length {n:,}" for n, text in zip(answer.question.seq_len, texts, strict=True)]
