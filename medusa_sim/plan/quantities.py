@@ -20,23 +20,10 @@ def _at_largest_batch(part: int) -> Callable[[Cells], FloatArray]:
 
 
 DECLARED = declare(
-    # of a row of a schedule
-    Quantity(name="best_candidates"),
-    Quantity(name="best_speedup"),
+    # of a row of a schedule, in tables for people
     Quantity(name="near_best", title="as good"),
-    Quantity(name="best_ends_profile"),
-    Quantity(name="chain_candidates"),
-    Quantity(name="chain_speedup"),
     Quantity(name="free_candidates", title="free", better="more"),
-    Quantity(name="next_count"),
-    Quantity(name="held_by"),
-    Quantity(name="cliff_after"),
-    Quantity(name="quicker_larger"),
     Quantity(name="speedup_acceptance_minus_10_percent", title="-10 % acceptance", unit="times"),
-    Quantity(name="speedup_acceptance_plus_10_percent"),
-    Quantity(name="speedup_heads_on_accepted_row"),
-    Quantity(name="required_acceptance_factor"),
-    Quantity(name="required_tokens_per_step"),
     # of a row's cell
     Quantity(
         name="kernels_speedup", title="kernels alone", unit="times", better="more",
