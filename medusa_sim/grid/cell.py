@@ -14,7 +14,6 @@ from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.quantities import values
 from medusa_sim.grid.quantity import BY_NAME
 from medusa_sim.scenario.draft_options import DraftOption
-from medusa_sim.step.memory import MemoryParts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,12 +57,6 @@ class Cell:
             return value
         number = self.cells.spread(value)[self.b, self.s, self.k].item()
         return None if isnan(number) else number
-
-    @property
-    def memory_when_full(self) -> MemoryParts:
-        """Bytes that as many requests as fit keep on one GPU; `memory_bytes` are those of its own batch."""
-        parts = self.cells.memory_at(self.cells.max_batch)
-        return MemoryParts(*(np.asarray(self._read(part)) for part in parts))
 
     def quantities(self, names: Iterable[str]) -> dict[str, Any]:
         """Some quantities by name."""

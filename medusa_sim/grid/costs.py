@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import Band, FloatArray, Halves
-from medusa_sim.grid.bands import Bands
 from medusa_sim.grid.cells import Cells
 from medusa_sim.grid.server_steps import ServerSteps
 
@@ -66,12 +65,9 @@ def joule_band(cells: Cells) -> Band:
 
     Busier GPUs draw a smaller share of that, and the band would narrow beyond what was measured.
     """
-
-    def idle_halves(bands: Bands) -> Halves:
-        """Half-widths of a token's joules, from the half-widths of its time."""
-        return bands.token_us.times(_idle_share(bands.server_steps))
-
-    return _with_error_of_gpu(cells, cells.bands.widened(idle_halves))
+    return _with_error_of_gpu(
+        cells, cells.bands.widened(lambda bands: bands.token_us.times(_idle_share(bands.server_steps)))
+    )
 
 
 def _with_error_of_gpu(cells: Cells, halves: Halves) -> Band:

@@ -10,6 +10,7 @@ import numpy as np
 
 from medusa_sim.grid.request_latency import RequestLatency
 from medusa_sim.plan.count_curves import near_best
+from medusa_sim.plan.quantities import MEMORY_WHEN_FULL
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import kept_rows
 from medusa_sim.plan.schedule_row import ScheduleRow
@@ -200,7 +201,7 @@ def _capacity_facts(answer: Recommendation) -> Iterator[Fact]:
         )
         yield Fact(
             "Memory use",
-            f"{memory_text(best.memory_when_full)} on a GPU at batch {best.max_batch}",
+            f"{memory_text(best.quantities(MEMORY_WHEN_FULL).values())} on a GPU at batch {best.max_batch}",
             detail=True,
         )
         yield Fact(

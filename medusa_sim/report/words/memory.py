@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, SupportsFloat
 
 from medusa_sim.report.screen import Fact
-from medusa_sim.step.memory import MemoryParts
 from medusa_sim.units import GIGA
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ def shortfall_facts(lacking: Shortfall) -> Iterator[Fact]:
     yield Fact("Memory use", f"{memory_text(lacking.parts)} for {at}", detail=True)
 
 
-def memory_text(parts: MemoryParts) -> str:
-    """`weights 13.5, KV cache 0.5, activations 0.1 GB`: of one GPU; parts of 0 are left out.
+def memory_text(parts: Iterable[SupportsFloat]) -> str:
+    """`weights 13.5, KV cache 0.5, activations 0.1 GB`: `MemoryParts` of one GPU; those of 0 are left out.
 
     A tenth from 1 GB on, a hundredth below: figures of a sum, which nobody reads finer.
     """
