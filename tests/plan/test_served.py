@@ -233,8 +233,8 @@ def test_contexts_beyond_those_of_the_acceptance_are_shown_once():
         return sum("measured to contexts of 1024 tokens" in line for line in lines)
 
     known = Scenario(**COMMON, drafter="eagle3", runtime="vllm")
-    assert [told(length_doubts(known, tokens)) for tokens in (1024, 1025)] == [0, 1]
-    busy = known.but(prompt_tokens=1000, output_tokens=100)
+    assert [told(length_doubts(known, tokens)) for tokens in (1075, 1076)] == [0, 1]
+    busy = known.but(prompt_tokens=1100, output_tokens=100)
     assert (told(scenario_doubts(busy)), told(length_doubts(busy, 4096))) == (1, 0)
     assert not told(scenario_doubts(known))
     # requests of a known length behind a cached prefix that is longer
