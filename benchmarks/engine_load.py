@@ -29,11 +29,13 @@ from medusa_sim.acceptance.engine_counters import counts_of_listed, request_spre
 from medusa_sim.arrays import FloatArray, Halves
 from medusa_sim.lab.decoder.generate import generate
 from medusa_sim.lab.decoder.generation import GenerationSettings
+from medusa_sim.load.accepted import Accepted
 from medusa_sim.load.lengths import Lengths
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.prompt_table import PromptTable
 from medusa_sim.load.requests import Requests, checked_requests
+from medusa_sim.load.server_host import ServerHost
 from medusa_sim.load.serving_loop import run
 from medusa_sim.load.sources import open_loop
 from medusa_sim.load.step_table import StepTable
@@ -92,7 +94,9 @@ def table_of(steps: FloatArray, drafts: int, rates: FloatArray) -> StepTable:
         decode_linear_s=nothing,  # a pass of prompts alone shares no rows with the requests that decode
         sharing_s=nothing,
         halves=Halves(nothing, nothing),
-        acceptance_rates=rates[:drafts],
+        accepted=Accepted(rates[:drafts]),
+        host=ServerHost(),
+        plain_host=ServerHost(),
         drafting_share=nothing,
         idle_share=nothing[0],
     )

@@ -105,10 +105,10 @@ HOUSE = (
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
-            "quantities arguments slos limits requests trace lengths sources "
-            "prompt_table step_table policies policy_names draws run_result recorder request_state "
-            "batch cache asked_policy scheduler clients serving_loop energy metrics point load_test trial "
-            "saturation largest_rate losses carried_rates answer"
+            "quantities arguments slos limits requests trace lengths sources accepted draws server_host "
+            "prompt_table step_table policies policy_names run_result recorder request_state batch cache "
+            "asked_policy scheduler clients serving_loop energy metrics point load_test trial saturation "
+            "largest_rate losses carried_rates answer"
         ),
     ),
     Room(

@@ -25,7 +25,7 @@ from itertools import accumulate
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, conditional
-from medusa_sim.load.step_table import StepTable
+from medusa_sim.load.accepted import Accepted
 
 KINDS = 64
 """Kinds of requests, equally many of each, that stand for the normal distribution of (L4)."""
@@ -42,18 +42,18 @@ class Draws:
     more often than drafts are found, they are found as often as it is accepted.
     """
 
-    def __init__(self, table: StepTable, output_tokens: IntArray, seed: int, spread: float) -> None:
+    def __init__(self, accepted: Accepted, output_tokens: IntArray, seed: int, spread: float) -> None:
         longest = int(output_tokens.max())
         self.first = [0] * output_tokens.size
         self._tokens = np.ones(longest + 1, dtype=np.int64)
         self._found: IntArray | None = None
         self._sums: dict[int, Sequence[int]] = {}
-        if not table.drafts_max:
+        if not accepted.rates.size:
             return
         random = np.random.default_rng([seed, 5])
-        rates = rates_by_kind(table.acceptance_rates, spread)
+        rates = rates_by_kind(accepted.rates, spread)
         kinds = len(rates)
-        steps = round(float(output_tokens.sum() / table.tokens_per_step[-1]))
+        steps = round(float(output_tokens.sum() / accepted.tokens_per_step[-1]))
         draws = min(max(steps, _LEAST_DRAWS), _MOST_DRAWS) // kinds
         if kinds > 1:
             draws = max(draws, _LEAST_DRAWS_OF_KIND)
@@ -62,10 +62,10 @@ class Draws:
             first += kinds_of(output_tokens.size, seed) * (draws + longest)
         self.first = first.tolist()
         found = None
-        if table.match_rate < 1.0:
-            match_rate = np.maximum(rates[:, :1], table.match_rate)
+        if accepted.match_rate < 1.0:
+            match_rate = np.maximum(rates[:, :1], accepted.match_rate)
             rates = rates / match_rate
-            found = _in_runs(match_rate, table.match_runs, draws, random)
+            found = _in_runs(match_rate, accepted.match_runs, draws, random)
         tokens = random.permuted(_evenly(rates, draws), axis=1)
         if found is not None:
             tokens = np.where(found, tokens, 1)

@@ -100,13 +100,13 @@ def _sensitivity(result: RunResult, table: StepTable, metrics: Metrics) -> Metri
         busy = max(1.0 - metrics["share_idle"], 1e-9)
         prompts = min(metrics["share_prompts"] / busy, 1.0)
         share = (1.0 - prompts) * float(np.clip(slope * b / times[place], 0.0, 1.0)) + prompts
-    server_s = table.server_s + table.server_s_per_request * b
+    server_s = table.host.client_s + table.host.sending_s * b
     return {
         "queue_share": min(share, _MOST_QUEUE_SHARE),
         "step_faster": float(table.halves.down[drafts, place]),
         "step_slower": float(table.halves.up[drafts, place]),
         "server_share": min(server_s / metrics["ttft_mean_s"], 1.0) if metrics["ttft_mean_s"] > 0.0 else 0.0,
-        "server_band": table.server_band,
+        "server_band": table.host.client_band,
     }
 
 

@@ -278,6 +278,6 @@ def schedule_for(table: StepTable, length: float) -> BySize:
     j = int(np.argmin(np.abs(table.lengths - length)))
     seconds = table.step_s[:, 1:, j].copy()
     seconds[0] *= 1.0 + table.idle_share[1:]
-    speedup = table.tokens_per_step[:, None] * seconds[0] / seconds
+    speedup = table.accepted.tokens_per_step[:, None] * seconds[0] / seconds
     ranges = merge_batches(speedup.T)
     return BySize(tuple((part.first + 1, part.configuration) for part in ranges))

@@ -76,8 +76,8 @@ class ServingLoop:
             all_whole = bool(are_read_whole(as_float(requests.prompt_tokens), limits.token_budget))
             limits = replace(limits, whole_prompts=all_whole)
         self.requests, self.table, self.limits = requests, table, limits
-        self.clients = Clients(requests, table.server_s)
-        self.batch = Batch(Draws(table, requests.output_tokens, seed, spread))
+        self.clients = Clients(requests, table.host.client_s)
+        self.batch = Batch(Draws(table.accepted, requests.output_tokens, seed, spread))
         self.cache = Cache(limits, self.batch, int(requests.prompt_tokens.max()))
         self.scheduler = Scheduler(limits, self.batch, self.cache, table)
         if limits.blocks_of(requests.longest + table.drafts_max) > self.cache.blocks_for(1):
@@ -90,7 +90,7 @@ class ServingLoop:
         self.now_s = self.seen_s = 0.0
         self.finished = 0
         self.is_stalled = False
-        self.found_share = table.match_rate
+        self.found_share = table.accepted.match_rate
 
     def run(self, advance: Advance | None = None) -> RunResult:
         """Serve until every request has finished."""
@@ -112,7 +112,7 @@ class ServingLoop:
 
     def _receive(self) -> None:
         """Queue the requests that had come when the next step was put together."""
-        seen_s = self.seen_s if self.table.steps_ahead else self.now_s
+        seen_s = self.seen_s if self.table.host.steps_ahead else self.now_s
         while self.clients.next_s <= seen_s:
             self.scheduler.unadmitted.append(self.clients.send())
 
@@ -195,7 +195,7 @@ class ServingLoop:
         until_s = self.clients.next_s - self.now_s
         if self.scheduler.has_room and until_s < inf:
             step_s = self._step_s(drafts, len(self.batch.requests), length)
-            steps = min(steps, max(ceil(until_s / step_s) + self.table.steps_ahead, 1))
+            steps = min(steps, max(ceil(until_s / step_s) + self.table.host.steps_ahead, 1))
         return steps
 
     def _step_s(self, drafts: int, requests: int, length: float) -> float:
@@ -204,7 +204,7 @@ class ServingLoop:
         if not requests:  # requests draft right after their prompts
             return table.decoding_s(self.batch.drafts, 0, length)
         step_s = table.decoding_s(drafts, requests, length)
-        if drafts and table.match_rate < 1.0:
+        if drafts and table.accepted.match_rate < 1.0:
             return table.with_found_share_s(step_s, drafts, requests, length, self.found_share)
         if not drafts and table.drafts_max:  # the drafter that is loaded keeps its state up to date
             return step_s * (1.0 + table.idle_share.item(requests))
@@ -241,7 +241,7 @@ class ServingLoop:
     @property
     def _sending_s(self) -> float:
         """Time until the server has sent every request its tokens of a step."""
-        return self.table.server_s_per_request * len(self.batch.requests)
+        return self.table.host.sending_s * len(self.batch.requests)
 
     def _finish(self, request: RequestState) -> None:
         """Send the last token."""

@@ -20,8 +20,10 @@ from medusa_sim.acceptance.profile import MATCHES_RUN
 from medusa_sim.arrays import FloatArray, Halves, as_float
 from medusa_sim.errors import UsageError
 from medusa_sim.grid.cells import Cells, price
+from medusa_sim.load.accepted import Accepted
 from medusa_sim.load.limits import SchedulerLimits
 from medusa_sim.load.prompt_table import PromptTable, between, geometric, prompt_table
+from medusa_sim.load.server_host import ServerHost, server_host
 from medusa_sim.scenario.draft_options import DraftOption
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.step.prompt_kernels import decode_kernels
@@ -52,26 +54,16 @@ class StepTable:
     """(1 + drafts, 1 + requests) by which they are shorter as tokens of a request share experts."""
     halves: Halves
     """(1 + drafts, 1 + requests) half-widths of the 80 % band of a step, at the middle length."""
-    acceptance_rates: FloatArray
-    """(drafts,) probability that at least that many drafts are accepted."""
-    match_rate: float = 1.0
-    """Share of the steps in which drafts are found."""
-    match_runs: float = 1.0
-    """Such steps follow each other this many times as long as independent ones would."""
+    accepted: Accepted
+    """How many drafts requests accept."""
     drafting_share: FloatArray
     """(1 + drafts, 1 + requests) share of a step's time that drafting takes."""
     idle_share: FloatArray
     """(1 + requests,) by which a plain step is longer where a drafter is loaded."""
-    steps_ahead: int = 0
-    """Steps that the engine schedules ahead."""
-    plain_steps_ahead: int = 0
-    """Steps that the engine schedules ahead where no drafter is loaded."""
-    server_s: float = 0.0
-    """Time from the client to the queue and back."""
-    server_s_per_request: float = 0.0
-    """Time of a server to send a token of one request."""
-    server_band: float = 0.0
-    """Half-width of the 80 % interval of `server_s`, relative."""
+    host: ServerHost
+    """What the host does beside the steps."""
+    plain_host: ServerHost
+    """The same where no drafter is loaded."""
 
     @property
     def drafts_max(self) -> int:
@@ -90,19 +82,14 @@ class StepTable:
         return replace(
             self,
             step_s=self.step_s[: drafts + 1],
-            acceptance_rates=self.acceptance_rates[:drafts],
+            accepted=self.accepted.up_to(drafts),
             drafting_share=self.drafting_share[: drafts + 1],
-            steps_ahead=self.steps_ahead if drafts else self.plain_steps_ahead,
+            host=self.host if drafts else self.plain_host,
             decode_linear_s=self.decode_linear_s[: drafts + 1],
             sharing_s=self.sharing_s[: drafts + 1],
             halves=Halves(*(half[: drafts + 1] for half in self.halves)),
             prompts=self.prompts if drafts else self.prompts.without_drafter(),
         )
-
-    @cached_property
-    def tokens_per_step(self) -> FloatArray:
-        """(1 + drafts,) mean tokens that a step emits for each request."""
-        return np.concatenate([[1.0], 1.0 + np.cumsum(self.acceptance_rates)])
 
     @cached_property
     def _lists(self) -> tuple[list[float], list[list[list[float]]]]:
@@ -126,17 +113,17 @@ class StepTable:
         one_s, plain_s = self.decoding_s(1, requests, length), self.decoding_s(0, requests, length)
         none_s = plain_s if drafts < 2 else one_s - (whole_s - one_s) / (drafts - 1)  # two points of a line
         none_s = min(max(none_s, plain_s), whole_s)
-        return none_s + (whole_s - none_s) * share / self.match_rate
+        return none_s + (whole_s - none_s) * share / self.accepted.match_rate
 
     def decoded_tokens(self, drafts: int, requests: int) -> int:
         """Tokens that a step verifies of so many requests, on average."""
-        return requests + round(drafts * requests * self.match_rate)
+        return requests + round(drafts * requests * self.accepted.match_rate)
 
     def drafts_within(self, tokens: int, requests: int) -> int:
         """Most drafts of each request with which a step of so many verifies at most so many tokens."""
         if self.prompts.terms.are_apart:  # the budget is that of a pass of prompts
             return self.drafts_max
-        return int((tokens / requests - 1.0) / self.match_rate + _ROUNDING)
+        return int((tokens / requests - 1.0) / self.accepted.match_rate + _ROUNDING)
 
     def nearest(self, length: float) -> int:
         """The index in `lengths` of the nearest one."""
@@ -156,7 +143,7 @@ class StepTable:
     def rate_per_s(self) -> FloatArray:
         """(1 + drafts, 1 + requests, lengths) tokens a second in steps without prompts; 0 for no requests."""
         requests = np.arange(self.requests_max + 1)[None, :, None]
-        tokens = requests * self.tokens_per_step[:, None, None]
+        tokens = requests * self.accepted.tokens_per_step[:, None, None]
         return np.divide(tokens, self.step_s, out=np.zeros_like(self.step_s), where=requests > 0)
 
 
@@ -199,24 +186,23 @@ def step_table(
     )
     if not prompts.terms.are_apart:  # drafting follows at once
         prompts_alone[:, 0] += (joined.drafting_share[:, 0] * joined.step_s[:, 0, 0])[:, None]
-    engine = setting.runtime.engine
-    ahead = 0 if engine is None else round(engine.steps_ahead.value)
-    method = scenario.drafting.method
-    is_synchronous = engine is not None and bool(options) and method in engine.synchronous_drafters
+    engine, profile = setting.runtime.engine, scenario.profile
+    accepted = Accepted(acceptance_rates(options))
+    if options:
+        accepted = replace(
+            accepted,
+            match_rate=setting.verified.match_rate,
+            match_runs=profile.match_runs or MATCHES_RUN,
+        )
     return StepTable(
         lengths=lengths.astype(np.float64),
         step_s=np.concatenate([prompts_alone, joined.step_s], axis=1),
         prompts=prompts,
-        acceptance_rates=acceptance_rates(options),
-        match_rate=setting.verified.match_rate if options else 1.0,
-        match_runs=(scenario.profile.match_runs or MATCHES_RUN) if options else 1.0,
+        accepted=accepted,
         drafting_share=_with_none(joined.drafting_share, 0.0),
         idle_share=_with_none(joined.idle_share, 0.0)[0],
-        steps_ahead=0 if is_synchronous else ahead,
-        plain_steps_ahead=ahead,
-        server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
-        server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
-        server_band=0.0 if engine is None else engine.server_us.band,
+        host=server_host(engine, scenario.drafting.method if options else ""),
+        plain_host=server_host(engine),
         decode_linear_s=decode_linear_s,
         sharing_s=sharing_s,
         halves=Halves(_with_none(joined.down), _with_none(joined.up)),

@@ -17,7 +17,9 @@ WINDOW = np.minimum(np.arange(400.0), 64 + 0.25 * np.arange(400.0))
 @pytest.mark.parametrize("held", [None, WINDOW], ids=["full", "window"])
 def test_blocks_of_many_requests_are_those_of_each(held):
     within = SchedulerLimits(kv_blocks=9000, positions=4096, lookahead=3, held=held)
-    batch = Batch(Draws(constant_table(0.01, rates=(0.7,) * 3), np.full(20, 100), seed=0, spread=0.0))
+    batch = Batch(
+        Draws(constant_table(0.01, rates=(0.7,) * 3).accepted, np.full(20, 100), seed=0, spread=0.0)
+    )
     cache = Cache(within, batch, longest_prompt=1)
     lengths = np.random.default_rng(0).integers(1, 4000, size=20).tolist()
     for number, length in enumerate(lengths):
@@ -38,7 +40,7 @@ def test_blocks_of_many_requests_are_those_of_each(held):
 
 def test_tokens_are_those_in_the_cache_and_blocks_of_a_shared_text_count_once():
     within = SchedulerLimits(kv_blocks=100, positions=4096, prefix_hit_rate=0.5, shares_prefix=True)
-    batch = Batch(Draws(constant_table(0.01), np.full(2, 50), seed=0, spread=0.0))
+    batch = Batch(Draws(constant_table(0.01).accepted, np.full(2, 50), seed=0, spread=0.0))
     cache = Cache(within, batch, longest_prompt=64)
     assert cache.blocks == 98
     for number in range(2):

@@ -41,7 +41,7 @@ def served(table: StepTable, users: int, drafts: int = 3, count: int = 8, spread
 
 @given(rate=st.floats(0.25, 0.95), runs=st.floats(1.0, 6.0), seed=st.integers(0, 99))
 def test_drafts_are_found_as_often_as_said_in_runs_as_long_as_said(rate, runs, seed):
-    luck = Draws(looked_up(runs, rate), np.full(400, 100), seed, spread=0.0)
+    luck = Draws(looked_up(runs, rate).accepted, np.full(400, 100), seed, spread=0.0)
     found = np.diff(luck.found_before()) > 0
     assert found.mean() == pytest.approx(rate, abs=0.02 * np.sqrt(runs))
     after = found[1:][found[:-1]]
@@ -53,7 +53,7 @@ def test_tokens_of_the_cells_are_those_of_the_profile(spread):
     # each number as often as it is probable: no chance on average
     rates, longest = (0.7, 0.5, 0.1), 50
     output = np.full(3000, longest)
-    luck = Draws(constant_table(STEP_S, rates=rates), output, seed=3, spread=spread)
+    luck = Draws(constant_table(STEP_S, rates=rates).accepted, output, seed=3, spread=spread)
     kinds = KINDS if spread else 1
     sums = np.array([luck.tokens_before(drafts) for drafts in range(len(rates) + 1)])
     cells = np.diff(sums, axis=1).reshape(len(rates) + 1, kinds, -1)[:, :, :-longest]
@@ -84,7 +84,7 @@ def test_the_mean_throughput_is_that_of_the_match_rate(users):
     for runs in (1.0, 1.4, 4.0):
         table = looked_up(runs)
         found = served(table, users, count=48)
-        expected = users * table.tokens_per_step[3] / table.decoding_s(3, users, 2000)
+        expected = users * table.accepted.tokens_per_step[3] / table.decoding_s(3, users, 2000)
         assert found.whole.emitted / found.end_s == pytest.approx(expected, rel=0.03)
         assert found.whole.accepted / found.whole.speculated == pytest.approx(sum(RATES), rel=0.04)
 
@@ -101,7 +101,9 @@ def test_a_step_grows_with_the_share_that_found_drafts(share, b, drafts):
     table = looked_up(1.4)
     whole_s = table.decoding_s(drafts, b, 100)
     found = table.with_found_share_s(whole_s, drafts, b, 100, share)
-    assert table.with_found_share_s(whole_s, drafts, b, 100, table.match_rate) == pytest.approx(whole_s)
+    assert table.with_found_share_s(whole_s, drafts, b, 100, table.accepted.match_rate) == pytest.approx(
+        whole_s
+    )
     none_s = table.with_found_share_s(whole_s, drafts, b, 100, 0.0)
     assert none_s <= found + 1e-12
     if drafts > 1:  # the rows of one request each, and what the host takes anyway

@@ -77,7 +77,7 @@ def test_steps_that_carry_prompts_lie_apart_while_any_request_decodes():
 
 def test_a_request_that_comes_during_a_step_runs_in_the_one_after_the_next():
     # where the engine schedules ahead
-    table = constant_table(STEP_S, steps_ahead=1, server_s=0.002, server_s_per_request=0.001)
+    table = constant_table(STEP_S, steps_ahead=1, client_s=0.002, sending_s=0.001)
     arriving = requests([0.0, 0.015, 0.5], prompt=[4, 4, 4], output=[6, 2, 1])
     found = run(arriving, table, limits(max_requests=4), Fixed(0))
     # reaches the queue at 0.017, in the step that ends at 0.022: runs from 0.032 to 0.042; one sends with it
@@ -134,7 +134,7 @@ def test_a_full_closed_loop_emits_what_the_table_says_as_often_as_its_seed():
         found = run(asked, table, limits(max_requests=users), Fixed(drafts))
         rate = found.whole.emitted / found.end_s
         # requests end at different steps, so the last steps are not full
-        full = users * table.tokens_per_step[drafts] / STEP_S
+        full = users * table.accepted.tokens_per_step[drafts] / STEP_S
         assert rate == pytest.approx(full, rel=0.03)
         if drafts:
             accepted = found.whole.accepted / found.whole.speculated

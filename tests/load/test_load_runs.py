@@ -25,8 +25,8 @@ def server() -> StepTable:
     step_s = (0.004 + b * (2e-4 + 1e-9 * lengths)) * (1.0 + 0.02 * k + 0.0015 * k * b)
     tokens = np.arange(MOST_TOKENS)
     return constant_table(
-        0.004, RATES, requests_max=64, lengths=lengths, step_s=step_s, server_s=0.001,
-        server_s_per_request=1e-5, drafting_share=np.full((8, 65), 0.1), idle_share=np.full(65, 0.03),
+        0.004, RATES, requests_max=64, lengths=lengths, step_s=step_s, client_s=0.001,
+        sending_s=1e-5, drafting_share=np.full((8, 65), 0.1), idle_share=np.full(65, 0.03),
         prompts=prompt_times(linear_s=2e-5 * tokens, drafter_s=2e-6 * tokens), steps_ahead=1,
         halves=Halves(np.full((8, 65), 0.05), np.full((8, 65), 0.07)),
     )  # fmt: skip

@@ -46,7 +46,7 @@ def growing_table(rates: tuple[float, ...] = (), **other: object) -> StepTable:
     b = np.arange(257)[None, :, None]
     step_s = 0.010 + b * (BY_REQUEST_S + BY_TOKEN_S * lengths) * np.ones((len(rates) + 1, 1, 1))
     given = {"step_s": step_s, "prompts": prompts_of(), "lengths": lengths,
-             "server_s": SERVER_S, "server_s_per_request": SENDING_S}  # fmt: skip
+             "client_s": SERVER_S, "sending_s": SENDING_S}  # fmt: skip
     return constant_table(0.010, rates, **{**given, **other})
 
 
@@ -114,7 +114,7 @@ def test_users_think_before_they_ask_again():
     asked = closed_loop(
         1, Lengths(prompt_tokens=4, output_tokens=3, prompt_cv=0, output_cv=0), count=4, think_s=0.5
     )
-    found = run(asked, constant_table(0.01, server_s=SERVER_S), limits(), Fixed(0))
+    found = run(asked, constant_table(0.01, client_s=SERVER_S), limits(), Fixed(0))
     assert np.diff(found.arrival_s).tolist() == pytest.approx([SERVER_S + 0.03 + 0.5] * 3)
     assert found.window_s == pytest.approx((SERVER_S + 0.03, found.arrival_s[-1] - 0.5))
 
@@ -527,7 +527,7 @@ def test_shares_of_the_time_are_those_of_drafts_prompts_and_nothing():
 def test_a_step_of_more_requests_is_longer_by_their_share_of_it(decoding, share):
     """10 ms and 1 ms a request, of at most 256: 100 are 91 % of 110 ms; of 0.9 at most something is said."""
     step_s = (0.010 + 0.001 * np.arange(257.0))[None, :, None] * np.ones((1, 1, 2))
-    table = constant_table(0.01, step_s=step_s, server_s=0.02, server_s_per_request=0.001)
+    table = constant_table(0.01, step_s=step_s, client_s=0.02, sending_s=0.001)
     result = SimpleNamespace(
         inside=SimpleNamespace(steps_s=np.ones((1, 2))), requests=SimpleNamespace(users=None)
     )
@@ -568,6 +568,6 @@ def test_what_is_left_out_is_nothing_but_for_these():
         "ThroughputAware.alpha": 0.2,
         "PromptTable.gpus": 1,
         "Slos.share": 0.9,
-        "StepTable.match_rate": 1.0,
-        "StepTable.match_runs": 1.0,
+        "Accepted.match_rate": 1.0,
+        "Accepted.match_runs": 1.0,
     }

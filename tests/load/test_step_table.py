@@ -59,8 +59,10 @@ def test_steps_are_the_surfaces_at_every_batch_and_any_length(table):
 
 def test_acceptance_by_position_is_the_profiles_and_a_curve_knows_none(table):
     # the shipped profile of EAGLE-3 on Llama-3.1-8B
-    np.testing.assert_allclose(table.acceptance_rates, [0.7296, 0.5208, 0.3545])
-    assert table.tokens_per_step.tolist() == pytest.approx([1.0, *(o.tokens(o.depth + 1) for o in CHAINS)])
+    np.testing.assert_allclose(table.accepted.rates, [0.7296, 0.5208, 0.3545])
+    assert table.accepted.tokens_per_step.tolist() == pytest.approx(
+        [1.0, *(o.tokens(o.depth + 1) for o in CHAINS)]
+    )
     assert acceptance_rates(()).size == 0
     scenario = Scenario(model="vicuna-7b", runtime="cuda-graph", acceptance="paper-fig21")
     with pytest.raises(UsageError, match="accepted by position"):
@@ -172,9 +174,9 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table, drafts):
     assert middle.sum() > 20
     mean = float(line.kv_tokens[middle].mean()) / users
     cells = price(SCENARIO, [users], [round(mean)], CHAINS).by_count
-    added = sampled(cells.surface.setting, users, drafts + 1, float(table.tokens_per_step[drafts]))
+    added = sampled(cells.surface.setting, users, drafts + 1, float(table.accepted.tokens_per_step[drafts]))
     seen_us = float(cells.steps.time_us[0, 0, drafts] + added.time_us)
-    expected = users * float(table.tokens_per_step[drafts]) / seen_us * 1e6
+    expected = users * float(table.accepted.tokens_per_step[drafts]) / seen_us * 1e6
     assert float(line.tokens_per_s[middle].mean()) == pytest.approx(
         expected, rel=0.02
     )  # the mean of rates over lengths
@@ -212,7 +214,7 @@ def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step():
         found = step_table(
             scenario, options, limits_of(scenario, options[-1], LoadArguments(max_num_seqs=4)), 64
         )
-        assert (found.steps_ahead, found.for_drafts(0).steps_ahead) == (ahead, 1)
+        assert (found.host.steps_ahead, found.for_drafts(0).host.steps_ahead) == (ahead, 1)
 
 
 def test_prompts_by_hand():

@@ -216,7 +216,7 @@ def test_a_request_comes_when_the_one_before_it_has_finished(
     seed, count, sessions, rate, pause_s, most, ahead, drafts
 ):
     asked = in_sessions(count, sessions, rate, seed, pause_s)
-    table = constant_table(STEP_S, rates=(0.7, 0.4), steps_ahead=int(ahead), server_s=0.002)
+    table = constant_table(STEP_S, rates=(0.7, 0.4), steps_ahead=int(ahead), client_s=0.002)
     found = run(asked, table, limits(max_requests=most, kv_blocks=40), Fixed(drafts), seed)
     assert np.isfinite(found.finish_s).all()
     assert found.whole.emitted == asked.output_tokens.sum()
