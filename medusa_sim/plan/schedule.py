@@ -38,7 +38,8 @@ def ranges_over(
         speedup,
         np.where(is_late[:, None], fits, in_time),
         question.switching_gain,
-        groups=is_late + 2 * ~fits[:, PLAIN],  # a number for each of the four kinds of batches
+        # a number for each of the four kinds of batches
+        groups=is_late + 2 * ~fits[:, PLAIN],
         drafted=(all_draft & mean_gains.any()) | (some_draft & mean_gains),
         halves=contenders.spread(contenders.speedup_band.half)[:, length_indices].mean(axis=1),
     )
