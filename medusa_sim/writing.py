@@ -6,10 +6,11 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import stat
 import sys
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -97,17 +98,16 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
             with target.open("wb") as direct:
                 yield direct
             return
-        handle, temporary = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.name}"[:100], suffix=".part"
-        )
+        # named before it is there: a signal that ends the process as it appears leaves nothing
+        temporary = target.with_name(f".{target.name}"[:100] + f"{secrets.token_hex(4)}.part")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(temporary, "xb", opener=partial(os.open, mode=0o600)) as file:
                 yield file
-            Path(temporary).chmod(stat.S_IMODE(target.stat().st_mode) if target.exists() else _new_mode())
-            Path(temporary).replace(target)
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode) if target.exists() else _new_mode())
+            temporary.replace(target)
             as_written(target)
         finally:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import stat
 
 import pytest
@@ -28,6 +29,19 @@ def test_a_link_stays_a_mode_is_kept_and_a_new_file_has_that_of_the_mask(tmp_pat
     assert (tmp_path / "new.txt").stat().st_mode == (tmp_path / "other.txt").stat().st_mode
     (tmp_path / "other.txt").unlink()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dangling.txt", "link.txt", "new.txt", "target.txt"]
+
+
+def test_a_signal_that_ends_a_process_as_a_file_appears_leaves_nothing(tmp_path, monkeypatch):
+    opened = os.open
+
+    def interrupted(*given: object, **mode: int) -> int:
+        os.close(opened(*given, **mode))
+        raise SystemExit(1)
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(SystemExit):
+        write_text(tmp_path / "part.txt", "half")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_folder_is_written_whole_and_foreign_files_stay(tmp_path):

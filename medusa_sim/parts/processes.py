@@ -103,5 +103,6 @@ def _ending(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one is enough: a second would cut off the cleaning
     sys.unraisablehook = lambda _: None  # a writer that is cut off and let go says nothing
     sys.exit(1)
