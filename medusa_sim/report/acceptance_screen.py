@@ -21,7 +21,10 @@ def acceptance_screen(
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     last = rows[-1]
     # rates that were typed, or are told without trials, are taken as exact: that is no interval
-    is_exact = all(row["tokens_per_step_low"] == row["tokens_per_step_high"] for row in rows)
+    drafted = [row for row in rows if row["candidates"] > 1]  # one candidate is always one token
+    is_exact = bool(drafted) and all(
+        row["tokens_per_step_low"] == row["tokens_per_step_high"] for row in drafted
+    )
     shown = {
         "candidates": [str(row["candidates"]) for row in rows],
         "tokens_per_step": [f"{row['tokens_per_step']:.3f}" for row in rows],

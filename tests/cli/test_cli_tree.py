@@ -97,6 +97,7 @@ def test_show_and_fit(heads, tmp_path):
 @pytest.mark.parametrize(("rates", "has_interval"), [("0.7,0.6", False), ("eagle3-llama-3.1-8b", True)])
 def test_rates_that_nobody_says_how_often_were_tried_have_no_interval(rates, has_interval):
     assert ("80 %" in run("acceptance", "show", rates).stdout) == has_interval
+    assert "80 %" in run("acceptance", "show", rates, "--candidates", "1").stdout
 
 
 def test_predict_adds_columns_and_keeps_the_others(tmp_path):
