@@ -19,9 +19,9 @@
 attend is the attention of one request that decodes. The other pieces are those of `step.prompt_kernels`; g,
 launches, extra and how they are put together those of `PromptTerms.mixed_us` (`step.prompts`). decode(b) has
 the rows of the step as an engine pads it, and is at most what attention leaves of the step; where fewer than
-b run it is interpolated as their step is. A mixed step is not padded. GPUs
-that attend to their own requests share n prompts; where these are fewer than GPUs, one GPU has a whole one
-and the layers around its attention too: imbalance(S).
+b run it is interpolated as their step is. A mixed step is not padded. GPUs that attend to their own requests
+share n prompts; where these are fewer than GPUs, one GPU has a whole one and the layers around its attention
+too: imbalance(S).
 
 Prompts longer together than the room of a step are read in chunks: full(S) = ceil((S - room) / full) steps
 that they fill, then the last one (`running` has room and full). Full ones take the place of steps that
@@ -36,7 +36,6 @@ means. In order: what is priced once for all steps (`mixed_step_law`), then each
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -95,12 +94,12 @@ def mixed_step_law(
     # absent, so that no edge of a tile falls on one number of requests
     absent = binomial(requests, cycle.absent_share)
     present = np.maximum(requests[absent.place] - absent.number, 1.0)
-    linear_at = partial(_each_priced_once_us, setting)
+    linear_at = partial(linear_us, setting)
     full = decode_kernels(setting, requests, candidates, linear_at)
     present_us = decode_kernels(setting, present, candidates[absent.place], linear_at).linear_us
     full_us = full.linear_us
     if sizes is not None and (requests < cycle.requests).any():
-        full_us = _interpolated_decode_us(setting, cycle, sizes, linear_at)
+        full_us = _interpolated_decode_us(setting, cycle, sizes)
 
     rows = timed_rows(float((requests * cycle.verified_tokens).max() + cycle.room_tokens.max()))
     prompts = np.stack(np.broadcast_arrays(cycle.prompt_tokens, as_float(cached_tokens)))
@@ -125,30 +124,20 @@ def mixed_step_law(
     )
 
 
-def _each_priced_once_us(setting: Setting, rows: FloatArray) -> FloatArray:
-    """linear(T) at rows of any shape."""
-    different, place = np.unique(rows, return_inverse=True)
-    return np.asarray(linear_us(setting, different)[place])
-
-
-def _interpolated_decode_us(
-    setting: Setting, cycle: RequestCycle, sizes: FloatArray, linear_at: Callable[[FloatArray], FloatArray]
-) -> FloatArray:
+def _interpolated_decode_us(setting: Setting, cycle: RequestCycle, sizes: FloatArray) -> FloatArray:
     """(cells,) decode(b) of those that run: of all, as much less as it is between these numbers of requests.
 
     Their step was interpolated so. decode(b) is taken from it and has to lie on the same side of an edge of a
     tile, which may be between all requests and those that run.
     """
-
-    def decode_us(requests: FloatArray) -> FloatArray:
-        return decode_kernels(setting, requests, cycle.candidates, linear_at).linear_us
-
-    def between_us(requests: FloatArray) -> FloatArray:
-        above, part = place_between(sizes, requests)
-        low_us, high_us = decode_us(sizes[above - 1]), decode_us(sizes[above])
-        return low_us + part * (high_us - low_us)
-
-    return decode_us(cycle.requests) * between_us(cycle.running) / between_us(cycle.requests)
+    some = np.stack([cycle.running, cycle.requests])
+    above, part = place_between(sizes, some)
+    asked = np.stack([sizes[above - 1], sizes[above], np.broadcast_to(cycle.requests, some.shape)])
+    low_us, high_us, all_us = decode_kernels(
+        setting, asked, cycle.candidates, partial(linear_us, setting)
+    ).linear_us
+    running_us, requests_us = low_us + part * (high_us - low_us)
+    return np.asarray(all_us[0] * running_us / requests_us)
 
 
 class MixedSteps(NamedTuple):
@@ -312,8 +301,7 @@ class MixedStepLaw:
         if self.sharing_us.any():
             sharing_us = decoding / cycle.running[cell] * self.sharing_us[cell]
             saved_us = inactive_share(self.setting, tokens) * sharing_us[:, None]
-        # steps of those that run lie between two that were priced, decode(b) does not: at a tile's edge it
-        # may be the longer one
+        # both may lie between two that were priced, each for itself: decode(b) is no more than its step
         decode_us = np.minimum(self.full_decode_us[cell][:, None], step_us)
         more_us = self._terms.more_us(linear_us, decode_us, saved_us)
         decode_rows = (cycle.running * cycle.verified_tokens)[cell][:, None]  # b c

@@ -11,7 +11,7 @@ from medusa_sim.operators.operator import Size
 
 
 def step_rows(runtime: Runtime, requests: Size, tokens: Size, graph_tokens: Size) -> FloatArray:
-    """Rows of the linear layers of a step of so many requests, as an engine pads them: whole numbers.
+    """Rows of the linear layers of a step of so many requests, as an engine pads them: whole numbers (N3).
 
     tokens: verified of each, on average. graph_tokens: of each that graphs are captured for.
     """

@@ -9,7 +9,8 @@ The tokens of a prompt choose their experts independently. The c tokens that a s
 share some (X1), so fewer experts are activated. A step of b requests that only decodes takes, but for its
 attention and logits,
 
-    decode(b)  = linear(rows) - sharing(rows)       rows: b c tokens, padded as an engine pads them
+    decode(b)  = linear(rows) - sharing(rows)       rows: b c tokens, padded as an engine pads them; a mean
+                                                    over how many of these are verified (N5)
     sharing(T) = experts of T independent tokens - experts of b requests with c tokens each
 
 and one that carries S prefill tokens too (a mixed step, `serving.mixed_steps`):
@@ -123,12 +124,14 @@ def decode_kernels(
 ) -> DecodeKernels:
     """Of steps of so many requests, averaged over how many of their candidates are verified (N5).
 
-    linear_at: linear(T) at rows of any shape.
+    linear_at: linear(T) at (rows,) that differ.
     """
     tokens, chances = setting.verified.cases(requests, candidates)
     batches, graph_tokens = as_float(requests)[..., None], as_float(candidates)[..., None]
     rows = step_rows(setting.runtime, batches, tokens, graph_tokens)
-    linear_us = linear_at(rows) - expert_sharing_us(setting, batches, tokens, rows, rows)
+    different, place = np.unique(rows, return_inverse=True)
+    independent_us = linear_at(different)[place].reshape(rows.shape)
+    linear_us = independent_us - expert_sharing_us(setting, batches, tokens, rows, rows)
     sharing_us = expert_sharing_us(setting, batches, tokens, rows, batches * tokens)
     return DecodeKernels((chances * linear_us).sum(axis=-1), (chances * sharing_us).sum(axis=-1))
 
