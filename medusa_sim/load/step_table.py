@@ -186,19 +186,13 @@ def step_table(
     )
     if not prompts.terms.are_apart:  # drafting follows at once
         prompts_alone[:, 0] += (joined.drafting_share[:, 0] * joined.step_s[:, 0, 0])[:, None]
-    engine, profile = setting.runtime.engine, scenario.profile
-    accepted = Accepted(acceptance_rates(options))
-    if options:
-        accepted = replace(
-            accepted,
-            match_rate=setting.verified.match_rate,
-            match_runs=profile.match_runs or MATCHES_RUN,
-        )
+    engine, rates = setting.runtime.engine, acceptance_rates(options)
+    match_runs = scenario.profile.match_runs or MATCHES_RUN
     return StepTable(
         lengths=lengths.astype(np.float64),
         step_s=np.concatenate([prompts_alone, joined.step_s], axis=1),
         prompts=prompts,
-        accepted=accepted,
+        accepted=Accepted(rates, setting.verified.match_rate, match_runs) if options else Accepted(rates),
         drafting_share=_with_none(joined.drafting_share, 0.0),
         idle_share=_with_none(joined.idle_share, 0.0)[0],
         host=server_host(engine, scenario.drafting.method if options else ""),

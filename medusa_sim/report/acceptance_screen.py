@@ -30,9 +30,9 @@ def acceptance_screen(
         "tokens_per_step": [f"{row['tokens_per_step']:.3f}" for row in rows],
         "interval": [f"{row['tokens_per_step_low']:.3f}-{row['tokens_per_step_high']:.3f}" for row in rows],
     }
-    table = {
-        BY_NAME[name].title: cells for name, cells in shown.items() if not (is_exact and name == "interval")
-    }
+    if is_exact:
+        del shown["interval"]
+    table = {BY_NAME[name].title: cells for name, cells in shown.items()}
     if "depth" in columns:
         table["depth"] = [str(row["depth"]) for row in rows]
         table["heads worth running"] = [str(row["heads_worth_running"]) for row in rows]
