@@ -130,6 +130,7 @@ def test_names_that_may_be_meant_are_listed():
         (("--gpu", "b200-sxm"), "did you mean 'b200'?", 1),
         (("--gpu", "gb300-nvl72"), "did you mean 'gb300'?", 1),
         (("--gpu", "tpu-v5"), "unknown GPU 'tpu-v5' (`medusa-sim specs` lists", 1),
+        (("--drafter", "none"), "`compare --drafter none` and `load --policy none`", 2),
         (("--model", "r1"), "did you mean 'deepseek-r1'?", 1),
         (("--runtime", "ollama"), "did you mean one of llama.cpp-cpu, llama.cpp-cuda", 1),
         (("--drafter", "nextn"), "did you mean 'mtp'?", 2),
