@@ -67,6 +67,9 @@ composed of one query's kernel.
 
 Left in L2 (`cold=False`) bytes cost less (`waves.left_in_l2`).
 
+Rows have K and V in 16 bits. A step with an fp8 cache starts `launch_us` later and reads a byte `byte_ratio`
+times as slowly (A11, `engines.fp8_caches`).
+
 Verification by kernels that were not fitted to it is composed in `latency.verify_attention`.
 """
 
@@ -80,6 +83,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
+from medusa_sim.engines.fp8_caches import Fp8Cache
 from medusa_sim.gpus.fitted import Fit
 from medusa_sim.gpus.fitted_attention import AttentionKernel, AttentionPath, LatentKernel
 from medusa_sim.gpus.gpu import Gpu
@@ -132,6 +136,16 @@ def writing_apart(kernel: AttentionKernel) -> AttentionKernel:
     if kernel.wide.append_ratio < _APPENDS:
         return kernel
     wide = msgspec.structs.replace(kernel.wide, append_ratio=0.0)
+    return msgspec.structs.replace(kernel, wide=wide)
+
+
+def reading_fp8(kernel: AttentionKernel, cache: Fp8Cache) -> AttentionKernel:
+    """A kernel that was fitted to rows of 16 bits, over an engine's fp8 cache (A11)."""
+    wide = msgspec.structs.replace(
+        kernel.wide,
+        ramp_us=kernel.wide.ramp_us + cache.launch_us,
+        bandwidth_fraction=kernel.wide.bandwidth_fraction / cache.byte_ratio,
+    )
     return msgspec.structs.replace(kernel, wide=wide)
 
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from medusa_sim.arrays import as_float
 from medusa_sim.engines.backends import Backend, backend_of, backend_of_row
+from medusa_sim.engines.fp8_caches import Fp8Cache, fp8_cache_of
 from medusa_sim.errors import SpecError
 from medusa_sim.gpus.fitted_attention import AttentionKernel
 from medusa_sim.gpus.gpu import WIDE, Gpu
 from medusa_sim.gpus.kernels import SECTIONS, GemmKernel, KernelSet
-from medusa_sim.latency.attention import attention_time, writing_apart
+from medusa_sim.latency.attention import attention_time, reading_fp8, writing_apart
 from medusa_sim.latency.choice import Asked, Choice, choose, with_place
 from medusa_sim.latency.composed import sparse_time, window_time
 from medusa_sim.latency.elementwise import elementwise_time
@@ -87,6 +88,12 @@ class CalibratedLatency:
             head_dim=float(np.max(operator.head_dim)),
         )
 
+    def fp8_cache(self, operator: Attention) -> Fp8Cache | None:
+        """What an fp8 cache adds to kernels that were measured with 16 bits; None: nothing that is known."""
+        if not self.asked.in_step or operator.dtype == "fp8" or operator.stored_dtype != "fp8":
+            return None
+        return fp8_cache_of(self.serves, self.gpu.architecture, float(np.max(operator.head_dim)))
+
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, us. Raises SpecError where the set has no kernel for the operator."""
         match operator:
@@ -113,12 +120,12 @@ class CalibratedLatency:
         """Which kernels answer for an operator: models of one GPU that say the same give the same time."""
         if not KIND_OF[operator.kind].is_chosen:
             kernels = self.kernel_set
-            backend = (
-                self.backend(operator) if isinstance(operator, Attention) and operator.is_fused else None
-            )
+            of_engine: tuple[Hashable, ...] = ()
+            if isinstance(operator, Attention) and operator.is_fused:
+                of_engine = self.backend(operator), self.fp8_cache(operator)
             # sections are the GPU's own objects, which live as long as it does
             sections = (kernels.attention, kernels.serial_attention, kernels.elementwise, kernels.unfused)
-            return self.set_name, self.cold, *map(id, sections), backend
+            return self.set_name, self.cold, *map(id, sections), *of_engine
         if isinstance(operator, WindowAttention | Sparse):  # of several kernels
             return id(self)
         choice = self.choice(operator)
@@ -166,22 +173,28 @@ class CalibratedLatency:
         backend = self.backend(operator)
         is_composed = operator.kind == "verify_attention" and operator.kind not in kernels.attention
         if not is_composed and backend.timed_as != "call":
-            kernel = self._fused_kernel(operator.kind)
+            kernel = self._fused_kernel(operator.kind, operator)
             return attention_time(gpu, kernel, operator, cold=cold, plans=backend.plans)
-        decode = self._fused_kernel("decode_attention")
+        decode = self._fused_kernel("decode_attention", operator)
         if backend.timed_as == "call":
             time = called_attention_time(gpu, decode, operator, splits=backend.splits)
         elif backend.timed_as == "walk":
             time = whole_attention_time(gpu, decode, operator, splits=backend.splits, cold=cold)
         else:
-            prefill = self._fused_kernel("prefill_attention")
+            prefill = self._fused_kernel("prefill_attention", operator)
             time = verify_attention_time(gpu, decode, prefill, operator, cold=cold, plans=backend.plans)
         return replace(time, place=f"{self.set_name}: {backend.name}")
 
-    def _fused_kernel(self, kind: str) -> AttentionKernel:
-        """The kernel of fused attention of that kind, in a step as an engine runs it (`writing_apart`)."""
+    def _fused_kernel(self, kind: str, operator: Attention) -> AttentionKernel:
+        """The kernel of fused attention of that kind, in a step as an engine runs it.
+
+        It writes K and V apart (`writing_apart`) and reads the engine's cache (`reading_fp8`).
+        """
         kernel = self._kernel("attention", self.kernel_set.attention, kind)
-        return writing_apart(kernel) if self.asked.in_step else kernel
+        if not self.asked.in_step:
+            return kernel
+        kernel, cache = writing_apart(kernel), self.fp8_cache(operator)
+        return kernel if cache is None or kind != "decode_attention" else reading_fp8(kernel, cache)
 
     def _elementwise(self, operator: Elementwise) -> OperatorTime:
         """Elementwise kernels; the choice of the next token as a norm where it has none of its own."""
@@ -204,8 +217,8 @@ class CalibratedLatency:
         )
 
 
-def _over(base: KernelSet | None, engine_set: KernelSet) -> KernelSet:
+def _over(base: KernelSet | None, of_engineet: KernelSet) -> KernelSet:
     """An engine's set, with the sections of the runtime's where it has none."""
-    if base is None or base is engine_set:
-        return engine_set
-    return KernelSet(**{name: getattr(engine_set, name) or getattr(base, name) for name in SECTIONS})
+    if base is None or base is of_engineet:
+        return of_engineet
+    return KernelSet(**{name: getattr(of_engineet, name) or getattr(base, name) for name in SECTIONS})

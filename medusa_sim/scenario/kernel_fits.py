@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from medusa_sim.engines.fp8_caches import Fp8Cache, fp8_cache_of
 from medusa_sim.gpus.fitted import Fit
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.latency.operator_time import Source
@@ -116,8 +117,22 @@ class KernelFits:
             return ()
         model = self.setting.model
         weights = self._form != model.dtype and self._form not in self.gpu.kernel_set(self.kernels).linear
-        cache = not model.blocks(Latent) and model.kv_dtype != model.activation_dtype
+        cache = self._has_narrow_cache and self.fp8_cache is None
         return (
             *([f"{model.weight_dtype} weights"] if weights else []),
             *([f"a KV cache in {model.kv_dtype}"] if cache else []),
         )
+
+    @property
+    def fp8_cache(self) -> Fp8Cache | None:
+        """What an fp8 cache adds to kernels measured with 16 bits; None: there is none, or it is unknown."""
+        setting = self.setting
+        if not (self.is_calibrated and self._has_narrow_cache and setting.model.kv_dtype == "fp8"):
+            return None
+        width = setting.model.attention.head_dim
+        return fp8_cache_of(setting.runtime.library, self.gpu.architecture, width)
+
+    @property
+    def _has_narrow_cache(self) -> bool:
+        model = self.setting.model
+        return not model.blocks(Latent) and model.kv_dtype != model.activation_dtype

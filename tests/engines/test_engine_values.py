@@ -151,6 +151,7 @@ def test_what_is_left_out_is_nothing_but_for_these():
     assert numbers_left_out("engines") == {
         "Case.gpus": 1,
         "Deviation.times": 1.0,
+        "Fp8Cache.byte_ratio": 1.0,
         "Runtime.kernels_half_share": 1.0,
         "Spread.steps": 1.0,
         "Spread.experts": 1.0,
