@@ -120,12 +120,6 @@ def _fits(gpu: str, kernels: str) -> None:
     if not fits:
         st.info(f"{gpu} has no fitted kernels: measure it (`medusa-sim measure`, `medusa-sim calibrate`).")
         return
-    lenders = sorted({fit.inherited_from.partition(":")[0] for fit in fits.values()} - {"", gpu})
-    if lenders:
-        st.warning(
-            f"Not measured for every kernel: some are borrowed from {', '.join(lenders)}, with wider bands.",
-            icon=":material/warning:",
-        )
     of_this_card = {name: fit for name, fit in fits.items() if not fit.inherited_from} or fits
     show.figures(
         *(
@@ -139,6 +133,13 @@ def _fits(gpu: str, kernels: str) -> None:
         ),
         width=215,
     )
+    lenders = [lender for fit in fits.values() if (lender := fit.inherited_from.partition(":")[0])]
+    lent_by = sorted({*lenders} - {gpu})
+    if lent_by:
+        st.caption(
+            f"{sum(map(lenders.count, lent_by))} of {len(fits)} kernels are borrowed from "
+            f"{', '.join(lent_by)}, with wider bands."
+        )
     with st.expander(f"Every kernel: {len(fits)}", key=EVERY_KERNEL, on_change="rerun") as opened:
         if not opened.open:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,11 @@ from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import NameType
 from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import DEFAULT_GPU
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from medusa_sim.lab.reproduce import Reproduction
 
 
 @take.command(
@@ -57,6 +63,7 @@ def reproduce(
             say(f"targets: {' '.join(TARGETS)}")
         return
     result = reproduction(target, data_dir)
+    figure = None if plot is None else _figure(result, data_dir)  # refused before anything is printed
     screen = None
     if output.form in ("table", "md") and not output.is_wide:
         from medusa_sim.lab.reproduce.screens import target_screen
@@ -68,14 +75,20 @@ def reproduce(
         # first, so that nobody reads a column against a baseline that is not the paper's
         say(f"{result.title}\nsource: {result.source}\nnote: {result.caveat}")
         output.rows(result.frame, "reproduce", target=result.name, title=result.title, source=result.source)
-    if plot is not None:
-        from medusa_sim.gpus.gpu import load_gpu
-        from medusa_sim.lab.reproduce.charts import reproduction_charts
-        from medusa_sim.report.figures.draw import lines_figure
+    if plot is not None and figure is not None:
         from medusa_sim.report.figures.files import save
 
-        names = result.frame.get("gpu", [DEFAULT_GPU])
-        charts = reproduction_charts(result, load_gpu(str(next(iter(names))), data_dir))
-        title = "" if len(charts) == 1 else result.title
-        save(lines_figure(*charts, columns=min(len(charts), 3), title=title), plot)
+        save(figure, plot)
         say(f"wrote {plot}")
+
+
+def _figure(result: Reproduction, data_dir: Path | None) -> Figure:
+    """The picture of a target. Raises UsageError where it has none."""
+    from medusa_sim.gpus.gpu import load_gpu
+    from medusa_sim.lab.reproduce.charts import reproduction_charts
+    from medusa_sim.report.figures.draw import lines_figure
+
+    names = result.frame.get("gpu", [DEFAULT_GPU])
+    charts = reproduction_charts(result, load_gpu(str(next(iter(names))), data_dir))
+    title = "" if len(charts) == 1 else result.title
+    return lines_figure(*charts, columns=min(len(charts), 3), title=title)

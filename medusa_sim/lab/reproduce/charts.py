@@ -113,6 +113,7 @@ def _both(
     *,
     x: str = "candidates",
     x_title: str = _BOTH,
+    x_ticks: Sequence[float] = (),
     base: int = 0,
     limits: Sequence[ReferenceLine] = (),
 ) -> LineChart:
@@ -133,8 +134,8 @@ def _both(
             ),
         ]
     return LineChart(
-        title=title, x=Axis(title=x_title), y=Axis(title=y, base=base, zero=base == 0), series=series,
-        limits=limits,
+        title=title, x=Axis(title=x_title, ticks=x_ticks), y=Axis(title=y, base=base, zero=base == 0),
+        series=series, limits=limits,
         tips=(("name", "line", ""), ("x", x.replace("_", " "), ".3~g"), ("predicted", "predicted", ".2f"),
               ("published", "published", ".2f")),
     )  # fmt: skip
@@ -183,4 +184,4 @@ def _efficiency(rows: pd.DataFrame, pair: str) -> LineChart:
     ]
     x_title = "draft length" if axis == "draft_length" else "draft tokens verified at once"
     return _both(pair.replace(" / 115M", ""), "block efficiency (tokens per step)", lines, x=axis,
-                 x_title=f"{x_title}; open marks: published")  # fmt: skip
+                 x_title=f"{x_title}; open marks: published", x_ticks=sorted(set(rows[axis])))  # fmt: skip

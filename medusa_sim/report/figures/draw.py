@@ -43,6 +43,8 @@ _LETTERS, _SLIM_LETTERS = 90, 42
 """Of a line of a title and of an axis, on a page and on a phone."""
 _TITLE_GAP = 0.09
 """Inches above the title of several charts; those of the charts stand right below it."""
+_ABOVE = 1.03
+"""Of an axis from zero: room for the markers of its highest points."""
 _NAME_LETTERS = 60
 """Of a name in a legend or beside a bar."""
 _THOUSAND = 1e3
@@ -76,7 +78,7 @@ def lines_figure(
         for place, chart in enumerate(charts):
             if chart.legend_names and (not same or place == last):
                 handles = [_handle(chart, name) for name in chart.legend_names]
-                where: Look = {"fontsize": 7} if not same else _BELOW if slim else _OUTSIDE
+                where: Look = _OUTSIDE if not slim else _BELOW if same else {"fontsize": 7}
                 on = figure if same and slim else axes[place]
                 on.legend(
                     handles,
@@ -123,7 +125,7 @@ def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
     ):
         _set_ticks(ruler, ticks, is_log=bool(scale.base))
     if chart.y.zero:
-        axis.set_ylim(bottom=0.0)
+        axis.set_ylim(0.0, _ABOVE * axis.get_ylim()[1])
     axis.set_title(_folded(chart.title, slim))
 
 

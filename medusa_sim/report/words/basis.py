@@ -116,7 +116,7 @@ def _fitted_kernels(scenario: Scenario) -> Basis:
         return Basis("Kernels", f"fitted to rows of {scenario.gpu.name}{off}")
     names = (lender.split(":") for lender in fits.lenders)
     gpu = scenario.gpu.name
-    lenders = " and ".join(dict.fromkeys(":".join(name[: 1 + (name[0] == gpu)]) for name in names))
+    lenders = ", ".join(dict.fromkeys(":".join(name[: 1 + (name[0] == gpu)]) for name in names))
     share = sum(borrowed_shares(scenario).values())
     part = f"{percent(share, 0)} of a plain step" if share else "what a plain step does not call"
     return Basis("Kernels", f"{part} borrowed from {lenders}{off}", "borrowed kernels")

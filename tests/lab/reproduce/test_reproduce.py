@@ -217,6 +217,13 @@ def test_every_target_has_rows_a_source_and_a_plot(target, tmp_path):
         assert np.mean(values) == pytest.approx(mean, rel=1e-6), name
 
 
+def test_a_target_without_a_picture_is_refused_before_its_table(tmp_path):
+    result = run("reproduce", "table1", "--plot", tmp_path / "table1.png")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "table1 has no plot" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_a_target_the_errors_are_listed():
     found = document("reproduce")["rows"]
     assert {"table6", "table8", "figure21", "figure22"} <= {row["target"] for row in found}
