@@ -26,6 +26,10 @@ MOST_IN_STEP, MOST_TOKENS, _MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""
 _MOST_WAITED = 1000
 """Steps that a prompt may have to wait."""
+MOST_IN_RUN = 20_000_000
+"""Requests of one run: some hundreds of bytes are kept of each."""
+_LONGEST_PAUSE = 1e6
+_MOST_MEAN = 1e8
 MOST_SEEDS = 100
 _REQUESTS, _SERVER, _ASKED = "Requests", "The server", "What is asked for"
 
@@ -46,17 +50,23 @@ class LoadArguments(Declared):
     users: int | None = argument(
         None, WHOLE, "A closed loop instead: this many always in flight.", _REQUESTS, least=1
     )
-    think_s: float = argument(0.0, NUMBER, "Pause of a user between requests.", _REQUESTS, least=0)
-    requests: int = argument(LOAD_REQUESTS, WHOLE, "Requests to draw.", _REQUESTS, least=1)
+    think_s: float = argument(
+        0.0, NUMBER, "Pause of a user between requests.", _REQUESTS, least=0, most=_LONGEST_PAUSE
+    )
+    requests: int = argument(LOAD_REQUESTS, WHOLE, "Requests to draw.", _REQUESTS, least=1, most=MOST_IN_RUN)
     burstiness: float = argument(
         1.0, NUMBER, "Shape of gamma-distributed gaps: 1 is Poisson, below comes in bursts.", _REQUESTS,
-        above=0,
+        least=0.01, most=10_000,
     )  # fmt: skip
     ramp: float = argument(
         1.0, NUMBER, "The rate grows linearly to this many times the first.", _REQUESTS, above=0
     )
-    prompt_tokens: float = argument(LOAD_PROMPT_TOKENS, NUMBER, "Mean prompt.", _REQUESTS, above=0)
-    output_tokens: float = argument(LOAD_OUTPUT_TOKENS, NUMBER, "Mean output.", _REQUESTS, above=0)
+    prompt_tokens: float = argument(
+        LOAD_PROMPT_TOKENS, NUMBER, "Mean prompt.", _REQUESTS, least=1, most=_MOST_MEAN
+    )
+    output_tokens: float = argument(
+        LOAD_OUTPUT_TOKENS, NUMBER, "Mean output.", _REQUESTS, least=1, most=_MOST_MEAN
+    )
     length_cv: float = argument(
         LENGTH_CV, NUMBER,
         "Coefficient of variation of both lengths (log-normal; 0: all equal).",

@@ -23,16 +23,6 @@ class Lengths:
     prompt_cv: float = LENGTH_CV
     output_cv: float = LENGTH_CV
 
-    def __post_init__(self) -> None:
-        for name, mean in (("prompt tokens", self.prompt_tokens), ("output tokens", self.output_tokens)):
-            if not 1.0 <= mean <= 1e8:
-                raise UsageError(f"{name} {mean:g}: a mean from 1 to 1e8 is needed")
-        for name, cv in (("prompt", self.prompt_cv), ("output", self.output_cv)):
-            if not 0.0 <= cv <= 10.0:
-                raise UsageError(
-                    f"coefficient of variation of {name} lengths {cv:g}: from 0 (all equal) to 10 is allowed"
-                )
-
     def drawn(self, count: int, seed: int, most: int | None = None) -> tuple[IntArray, IntArray, int]:
         """(prompt_tokens, output_tokens, how many were shortened), the first two (count,).
 

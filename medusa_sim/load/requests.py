@@ -9,10 +9,9 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
+from medusa_sim.load.arguments import MOST_IN_RUN
 from medusa_sim.load.limits import SchedulerLimits
 
-MOST_IN_RUN = 20_000_000
-"""Requests of one run: some hundreds of bytes are kept of each."""
 LEAST_RATE, MOST_RATE = 1e-6, 1e6
 """Requests a second: below, clocks of runs lose the milliseconds."""
 

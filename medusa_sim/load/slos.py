@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.errors import UsageError
 from medusa_sim.scenario.defaults import LOAD_SHARE
 
 
@@ -23,13 +22,6 @@ class Slos:
     tpot_s: float | None = None
     e2e_s: float | None = None
     share: float = LOAD_SHARE
-
-    def __post_init__(self) -> None:
-        for name, limit in (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s)):
-            if limit is not None and not 0.0 < limit < np.inf:
-                raise UsageError(f"limit of {name} {limit:g} s: a finite time above 0 is needed")
-        if not 0.0 < self.share <= 1.0:
-            raise UsageError(f"share of requests {self.share:g}: above 0 and at most 1 is allowed")
 
     @property
     def given(self) -> bool:

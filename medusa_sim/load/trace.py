@@ -10,7 +10,8 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import DataError, UsageError, shown
-from medusa_sim.load.requests import MOST_IN_RUN, Requests, checked_requests
+from medusa_sim.load.arguments import MOST_IN_RUN
+from medusa_sim.load.requests import Requests, checked_requests
 from medusa_sim.reading.files import named
 from medusa_sim.reading.tables import csv_chunks, parquet_parts
 

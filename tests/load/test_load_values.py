@@ -1,6 +1,5 @@
 """Runs whose every time is known by hand: what a wrong constant of the loop would change."""
 
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +21,11 @@ from medusa_sim.load.metrics import _growth, _sensitivity, _shares, metrics_of
 from medusa_sim.load.point import LoadPoint, half_width
 from medusa_sim.load.policies import Fixed
 from medusa_sim.load.prompt_table import PromptTable
-from medusa_sim.load.requests import Requests, checked_requests
+from medusa_sim.load.requests import LEAST_RATE, Requests, checked_requests
 from medusa_sim.load.run_result import RunResult
 from medusa_sim.load.serving_loop import run
 from medusa_sim.load.slos import Slos
-from medusa_sim.load.sources import LEAST_RATE, closed_loop, open_loop
+from medusa_sim.load.sources import closed_loop, open_loop
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.watts import prompt_joules, watts
@@ -393,13 +392,22 @@ def test_a_run_without_work_draws_what_idle_gpus_do():
     assert energy.watts(nothing) == 4 * power.fit.idle_watts
 
 
-def test_what_is_no_request_is_named_by_its_place_and_a_user_thinks_no_longer_than_a_rate_can_be_low():
+def test_what_is_no_request_is_named_by_its_place():
     with pytest.raises(UsageError, match=r"request 2 has 0 output"):
         requests([0.0, 1.0, 2.0], prompt=[4, 4, 4], output=[3, 5, 0])
-    lengths = Lengths(prompt_tokens=4, output_tokens=3)
-    assert closed_loop(1, lengths, count=1, think_s=1 / LEAST_RATE).think_s == 1 / LEAST_RATE
-    with pytest.raises(UsageError, match=re.escape(f"{1 / LEAST_RATE:g} s")):
-        closed_loop(1, lengths, count=1, think_s=1.01 / LEAST_RATE)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("think_s", 0.0, 1 / LEAST_RATE), ("burstiness", 0.01, 1e4), ("prompt_tokens", 1.0, 1e8),
+     ("output_tokens", 1.0, 1e8), ("requests", 1, 20_000_000), ("length_cv", 0.0, 10.0)],
+)  # fmt: skip
+def test_sizes_of_a_load_are_refused_beyond_what_was_declared(name, least, most):
+    for inside in (least, most):
+        assert getattr(load_test(SCENARIO, **{name: inside}).asked, name) == inside
+    for outside in (least - 0.001 if isinstance(least, float) else least - 1, most + 1):
+        with pytest.raises(UsageError, match=name.replace("_", " ")):
+            load_test(SCENARIO, **{name: outside})
 
 
 def test_rates_of_drafts_are_what_each_adds_never_more_than_the_one_before_or_one():
