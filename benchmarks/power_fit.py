@@ -3,11 +3,13 @@
     python benchmarks/power_fit.py            # errors by model, and the parameters
     python benchmarks/power_fit.py --write    # the parameters, into `hardware/h100-sxm.toml`
 
-Rows: watts of the ML.ENERGY benchmark and the tokens/s of the same runs (vLLM 0.11 behind its server, H100).
+Rows: watts of the ML.ENERGY benchmark and the tokens/s of the same runs (vLLM 0.11 behind its server, H100),
+and those of servers given to the project (profiles/servers: Qwen3-8B in vLLM 0.30, contexts to 8,448).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from common.engine_rows import MODELS, PROMPTS
-from common.script import command_line
+from common.script import ROOT, command_line
 from common.study import left_out, measured_rows, named_rows, table
 from scipy.optimize import least_squares
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError
-from medusa_sim.gpus.gpu import load_gpu
+from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.power import PowerFit
 from medusa_sim.grid.cells import price
 from medusa_sim.lab.calibrate.hardware_file import write_fits
+from medusa_sim.lab.validate.served import read_served
+from medusa_sim.operators.attention import Attention
+from medusa_sim.operators.operator import Operator
 from medusa_sim.scenario.scenario import Scenario
 from medusa_sim.serving.traffic import served_length
 from medusa_sim.serving.watts import load_watts, under_limit
@@ -37,12 +42,17 @@ from medusa_sim.units import US_PER_S
 
 CARD = "h100-sxm"
 RUNTIME = "vllm-0.11"
-TERMS = ("idle_watts", "joule_per_byte", "joule_per_flop", "sampling_watts")
-START = np.array([150.0, 100e-12, 1e-12, 500.0])
+IDLE_WATTS = 121.7
+"""With a CUDA context and nothing running (arXiv 2605.23918); no row of a server that works tells it."""
+TERMS = ("joule_per_byte", "joule_per_cache_byte", "joule_per_flop", "sampling_watts")
+START = np.array([100e-12, 200e-12, 1e-12, 500.0])
 SOURCE = (
     "ML.ENERGY benchmark (leaderboard 3.0, vLLM 0.11.1, H100, Apache-2.0): watts of five models of 8B to 70B "
-    "on 1, 2 and 4 cards"
+    "on 1, 2 and 4 cards; silybench (CC BY 4.0): Qwen3-8B in bf16 and fp8, vLLM 0.30, one card; idle: arXiv "
+    "2605.23918"
 )
+GIVEN = ROOT / "profiles" / "servers"
+_OF_RUN = ["gpu", "model", "runtime", "dtype", "prompt", "output", "concurrency", "tokens_per_s", "watts"]
 HALF_WIDTH = 0.8
 """Quantile of the errors on left-out models that the stored half-width is."""
 
@@ -56,16 +66,41 @@ def served_rows() -> pd.DataFrame:
     power, speed = measured_rows("power_mlenergy"), measured_rows("plain_decode_mlenergy")
     assert (power[["model", "max_num_seqs"]] == speed[["model", "max_num_seqs"]]).all(axis=None)
     both = power.assign(output=speed.avg_output_len, tokens_per_s=speed.output_tok_s, ep=speed.ep)
-    return pd.DataFrame([_row(line) for line in named_rows(both)])
+    return pd.DataFrame([*map(_published, named_rows(both)), *map(_given, named_rows(given_rows()))])
 
 
-def _row(line: Any) -> dict[str, object]:
-    gpus, batch = int(line.n_gpus), float(line.avg_batch)
-    scenario = Scenario(
-        gpu=CARD, model=MODELS[line.model], dtype="bf16", runtime=RUNTIME, drafter="eagle3", acceptance=0.7,
-        tp=gpus, ep=int(line.ep),
+def given_rows() -> pd.DataFrame:
+    """Runs on this card in profiles/servers that say their watts and tokens/s."""
+    runs = pd.concat(map(read_served, sorted(GIVEN.glob("*.csv")))).reindex(columns=_OF_RUN)
+    return runs[runs.gpu == CARD].dropna(subset=["watts", "tokens_per_s"])
+
+
+def _published(line: Any) -> dict[str, object]:
+    scenario = _scenario(
+        model=MODELS[line.model], runtime=RUNTIME, tp=int(line.n_gpus), ep=int(line.ep),
         prompt_tokens=PROMPTS[line.task], output_tokens=float(line.output),
     )  # fmt: skip
+    return _row(
+        scenario,
+        float(line.avg_batch),
+        float(line.tokens_per_s),
+        float(line.watts_all_gpus) / int(line.n_gpus),
+    )
+
+
+def _given(line: Any) -> dict[str, object]:
+    scenario = _scenario(
+        model=line.model, runtime=line.runtime, dtype=line.dtype,
+        prompt_tokens=float(line.prompt), output_tokens=float(line.output),
+    )  # fmt: skip
+    return _row(scenario, float(line.concurrency), float(line.tokens_per_s), float(line.watts))
+
+
+def _scenario(dtype: str = "bf16", **asked: Any) -> Scenario:
+    return Scenario(gpu=CARD, dtype=dtype, drafter="eagle3", acceptance=0.7, **asked)
+
+
+def _row(scenario: Scenario, batch: float, tokens_per_s: float, watts: float) -> dict[str, object]:
     setting, engine, traffic = scenario.setting, scenario.runtime.engine, scenario.traffic
     assert traffic is not None
     length = traffic.prompt_tokens + traffic.output_tokens / 2
@@ -73,36 +108,56 @@ def _row(line: Any) -> dict[str, object]:
     seen = round(float(served_length(setting, length, traffic)))
     launches = decode_work(setting, round(batch), seen).launches
     prompt = model_launches(setting.shard, prefill(1, traffic.prompt_tokens), scenario.runtime)
-    computed = sum(_of(launch, launch.operator.flops) for launch in launches)
-    computed += batch / traffic.output_tokens * sum(_of(launch, launch.operator.flops) for launch in prompt)
-    step_us = US_PER_S * batch / float(line.tokens_per_s)
+    often = batch / traffic.output_tokens
+    step_us = US_PER_S * batch / tokens_per_s
     vocab, top_k = scenario.model.vocab, scenario.model.samples_top_k
     try:
         predicted_us = float(price(scenario, [round(batch)], [round(length)], ()).server.token_us[0, 0, 0])
     except SpecError:  # a kernel of the model was not fitted
         predicted_us = float("nan")
+    gpu, per_s = scenario.gpu, US_PER_S / step_us
     return {
         "model": scenario.model.name,
-        "gpus": gpus,
-        "bytes_per_s": sum(_of(launch, launch.operator.bytes) for launch in launches) / step_us * US_PER_S,
-        "flops_per_s": computed / step_us * US_PER_S,
-        "sampling": float(filter_us(engine, scenario.gpu, batch, vocab, top_k=top_k)) / gpus / step_us,
-        "watts": float(line.watts_all_gpus) / gpus,
+        "gpus": scenario.gpus,
+        "bytes_per_s": _sum(launches, _bytes, attention=False) * per_s,
+        "cache_bytes_per_s": _sum(launches, _bytes, attention=True) * per_s,
+        "flops_per_s": sum(
+            times * _sum(some, partial(_flops, gpu), attention=attention) * per_s
+            for times, some in ((1.0, launches), (often, prompt))
+            for attention in (False, True)
+        ),
+        "sampling": float(filter_us(engine, gpu, batch, vocab, top_k=top_k)) / scenario.gpus / step_us,
+        "watts": watts,
         "step_us": step_us,
         "predicted_us": predicted_us,
     }
 
 
-def _of(launch: Launch, each: FloatArray) -> float:
-    return launch.count * launch.share * float(np.ravel(each)[0])
+def _bytes(operator: Operator) -> FloatArray:
+    return operator.bytes
+
+
+def _flops(gpu: Gpu, operator: Operator) -> FloatArray:
+    """FLOPs, in those of bf16 that are as large a share of its peak."""
+    return operator.flops * gpu.peak("bf16") / gpu.peak(operator.dtype)
+
+
+def _sum(launches: Sequence[Launch], of: Callable[[Operator], FloatArray], *, attention: bool) -> float:
+    """Over the launches of grouped attention, or over all others."""
+    return sum(
+        launch.count * launch.share * float(np.ravel(of(launch.operator))[0])
+        for launch in launches
+        if isinstance(launch.operator, Attention) == attention
+    )
 
 
 def law(parameters: FloatArray, rows: pd.DataFrame, limit: float, *, predicted: bool) -> FloatArray:
     """Watts of one GPU. predicted: at the predicted step where there is one, else at the measured one."""
-    idle, per_byte, per_flop, sampling = parameters
+    per_byte, per_cache_byte, per_flop, sampling = parameters
     slower = (rows.predicted_us / rows.step_us).fillna(1.0) if predicted else 1.0
-    drawn = per_byte * rows.bytes_per_s + per_flop * rows.flops_per_s + sampling * rows.sampling
-    return under_limit(load_watts(idle, (drawn / slower).to_numpy(dtype=np.float64)), limit)
+    drawn = per_byte * rows.bytes_per_s + per_cache_byte * rows.cache_bytes_per_s
+    drawn += per_flop * rows.flops_per_s + sampling * rows.sampling
+    return under_limit(load_watts(IDLE_WATTS, (drawn / slower).to_numpy(dtype=np.float64)), limit)
 
 
 def fitted(rows: pd.DataFrame, limit: float) -> FloatArray:
@@ -153,7 +208,7 @@ def power_fit(found: pd.DataFrame, limit: float) -> PowerFit:
     outside = found.predicted.abs()
     terms = {name: float(f"{v:.4g}") for name, v in zip(TERMS, fitted(found, limit), strict=True)}
     return PowerFit(
-        **terms, dtype="bf16", source=SOURCE, rows=len(found),
+        **terms, idle_watts=IDLE_WATTS, dtype="bf16", source=SOURCE, rows=len(found),
         error=round(float(np.quantile(outside, HALF_WIDTH)), 3),
         fit_error=round(float(found.fit.abs().mean()), 4), heldout_error=round(float(outside.mean()), 4),
     )  # fmt: skip

@@ -65,6 +65,7 @@ def lines() -> list[tuple[str, ...]]:
     formats, gpus = (sorted({row[name] for row in linear}) for name in ("dtype", "GPU"))
     sources = rows_of("validation-engines.md", "source", "left out %")
     served = rows_of("accuracy.md", "new", "error to expect")
+    given = rows_of("accuracy.md", "engine", "family", "model", "mean error", "rows are in")
     load = rows_of("validation-engines.md", "models", "TPOT", "E2E", "TTFT")
     regret = rows_of("validation.md", "models", "roofline: mean")
     plain = "`operator_rows.py`"
@@ -77,6 +78,8 @@ def lines() -> list[tuple[str, ...]]:
         ("time per token of full servers, vLLM, SGLang and TensorRT-LLM, H100, H200 and B200", "",
          span(_of(served, lambda row: row["new"] != "measured" and row["cells"] != "0", "error to expect")),
          "`hierarchy.py`", "repositories ai-dynamo/aiconfigurator, SemiAnalysisAI/InferenceX"),
+        ("the same of a server that was given to the project, Qwen3-8B in vLLM 0.30, H100", "",
+         span(_of(given, _is_in_clone, "mean error")), "`accuracy.py --only own_servers`", "this clone"),
         ("plain steps in vLLM 0.11, 8B to 27B, 8 to 256 requests", "",
          span(_of(sources, lambda row: row["source"] == "ML.ENERGY", "left out %")),
          "`engine_fit.py`", "repository ml-energy/leaderboard"),
@@ -93,6 +96,10 @@ def lines() -> list[tuple[str, ...]]:
 
 def _is_speedup(row: Row) -> bool:
     return row["source"].startswith(("specdecode-bench ngram", "specdecode-bench eagle3", "SpecBundle"))
+
+
+def _is_in_clone(row: Row) -> bool:
+    return (row["rows are in"], row["engine"], row["fitted"]) == ("clone", "vllm", "no")
 
 
 def _with_worst(rows: Sequence[Row], prefix: str) -> str:

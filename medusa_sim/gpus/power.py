@@ -25,7 +25,8 @@ Joule: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e-6, description="joule")]
 class PowerFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Fitted parameters of one GPU.
 
-    idle_watts: with clocks up and nothing running. joule_per_byte: over the memory bus. joule_per_flop: in
+    idle_watts: with clocks up and nothing running. joule_per_byte: over the memory bus; joule_per_cache_byte:
+    of grouped attention, which computes whole tiles of rows for a byte of K and V. joule_per_flop: in
     `dtype`; other dtypes draw the same at the same share of their peak. sampling_watts: above idle while an
     engine filters logits, before the limit applies. error: relative 80 % half-width. heldout_error: mean
     relative error for models that a refit did not see.
@@ -33,6 +34,7 @@ class PowerFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     idle_watts: Watts
     joule_per_byte: Joule
+    joule_per_cache_byte: Joule
     joule_per_flop: Joule
     dtype: Text
     sampling_watts: Annotated[float, Meta(ge=0.0, le=1e5, description="watts")]
@@ -77,6 +79,7 @@ def scaled(fit: PowerFit, dtype: str, *, limit: float, peak: float, bandwidth: f
         fit,
         idle_watts=fit.idle_watts * limit,
         joule_per_byte=fit.joule_per_byte * limit / bandwidth,
+        joule_per_cache_byte=fit.joule_per_cache_byte * limit / bandwidth,
         joule_per_flop=fit.joule_per_flop * limit / peak,
         dtype=dtype,
         sampling_watts=fit.sampling_watts * limit,

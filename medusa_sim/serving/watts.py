@@ -1,11 +1,12 @@
 """Watts of a step and what they cost a token (docs/method-engines.md, watts).
 
-    (W2)  load  = idle + (J_byte bytes + J_flop flops + sampling t_filter) / t
+    (W2)  load  = idle + (J_byte bytes + J_cache cached + J_flop flops + sampling t_filter) / t
     (W3)  watts = load (1 + (load / limit)^4)^(-1/4)
 
-of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: GPUs lower their
-clocks before they reach the limit. It is fitted to mean watts of servers, and takes the mean load of their
-steps, with prompts and without. The parameters are a GPU's (`gpus/power.py`).
+of one GPU: bytes and flops of its kernels in a step of t seconds, bytes of grouped attention (cached) apart.
+(W3) is a smooth minimum: GPUs lower their clocks before they reach the limit. It is fitted to mean watts of
+servers, and takes the mean load of their steps, with prompts and without. The parameters are a GPU's
+(`gpus/power.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.gpus.gpu import Gpu
 from medusa_sim.gpus.power import Power
 from medusa_sim.operators.attention import Attention
-from medusa_sim.operators.operator import Size
+from medusa_sim.operators.operator import Operator, Size
 from medusa_sim.serving.chance import log_normal
 from medusa_sim.serving.server import ServedCells
 from medusa_sim.serving.traffic import Traffic
@@ -41,7 +42,7 @@ def launch_joules(
         one = operator.with_columns(batch=1.0) if isinstance(operator, Attention) else operator
         joules = times * joule_per_flop(gpu, power, operator.dtype) * one.flops
         if with_bytes:
-            joules = joules + times * power.fit.joule_per_byte * one.bytes
+            joules = joules + times * joule_per_byte(power, operator) * one.bytes
         if isinstance(operator, Attention):  # of each sequence: small arrays as long as can be
             joules = as_float(operator.batch) * joules
         held = by_shape.get(joules.shape)
@@ -50,6 +51,12 @@ def launch_joules(
     for joules in sorted(by_shape.values(), key=lambda array: array.size):
         total = total + joules
     return total
+
+
+def joule_per_byte(power: Power, operator: Operator) -> float:
+    """Of what an operator moves; measured of grouped attention apart."""
+    is_grouped = isinstance(operator, Attention)
+    return power.fit.joule_per_cache_byte if is_grouped else power.fit.joule_per_byte
 
 
 def joule_per_flop(gpu: Gpu, power: Power, dtype: str) -> float:

@@ -223,7 +223,7 @@ def test_coverage_of_a_set_up_says_its_class():
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    ("--gpu l40s --model qwen3-8b", "specs --kind coverage --gpu l40s"),  # no group beside its nearest
+    ("--gpu l40s --model gemma-3-27b", "specs --kind coverage --gpu l40s"),  # no group beside its nearest
     ("--gpu mi300x --model llama-3.1-70b --tp 8", "borrowed from h100-sxm"),
     ("--gpu a100-80gb-pcie --model vicuna-7b --runtime cuda-graph", "no server of this engine was measured"),
     ("--gpu a100-80gb-pcie --model vicuna-7b --runtime kernel", "no server was measured"),

@@ -37,12 +37,13 @@ def test_watts_of_another_card_are_within_thirty_percent():
 @pytest.mark.parametrize("error", [0.1, 2.0 * TRANSFER_ERROR])
 def test_a_lenders_watts_are_the_same_share_of_the_limit_at_the_same_shares_of_the_rates(error):
     lent = msgspec.structs.replace(
-        H100.power.fit, idle_watts=80.0, joule_per_byte=2e-11, joule_per_flop=3e-13, sampling_watts=50.0,
-        error=error,
+        H100.power.fit, idle_watts=80.0, joule_per_byte=2e-11, joule_per_cache_byte=6e-11,
+        joule_per_flop=3e-13, sampling_watts=50.0, error=error,
     )  # fmt: skip
     found = scaled(lent, "fp16", limit=0.5, peak=4.0, bandwidth=2.0)
     assert (found.idle_watts, found.sampling_watts) == pytest.approx((40.0, 25.0))
-    assert (found.joule_per_byte, found.joule_per_flop) == pytest.approx((0.5e-11, 0.375e-13))
+    joules = found.joule_per_byte, found.joule_per_cache_byte, found.joule_per_flop
+    assert joules == pytest.approx((0.5e-11, 1.5e-11, 0.375e-13))
     assert (found.dtype, found.error) == ("fp16", max(error, TRANSFER_ERROR))
 
 

@@ -17,6 +17,7 @@ from medusa_sim.gpus.gpu import Gpu, load_gpu
 from medusa_sim.gpus.gpu_names import gpu_names
 from medusa_sim.gpus.power import Power
 from medusa_sim.grid.cells import price
+from medusa_sim.operators.attention import Attention
 from medusa_sim.serving.watts import (
     joule_per_flop,
     launch_joules,
@@ -65,8 +66,15 @@ def test_a_plain_step_by_hand():
         for count in ("bytes", "flops")
     )
     assert moved == pytest.approx(scenario.model.weight_bytes, rel=0.1)  # weights are nearly all of it
+    cached = sum(
+        launch.count * float(launch.operator.bytes)
+        for launch in launched(step.passes)
+        if isinstance(launch.operator, Attention)
+    )
+    assert cached == pytest.approx(1024 * scenario.model.kv_bytes_per_token, rel=0.01)
     joules = float(launch_joules(H100, power, launched(step.passes)))
-    assert joules == pytest.approx(fit.joule_per_byte * moved + fit.joule_per_flop * computed)
+    expected = fit.joule_per_byte * (moved - cached) + fit.joule_per_cache_byte * cached
+    assert joules == pytest.approx(expected + fit.joule_per_flop * computed)
     load = fit.idle_watts + joules / float(step.time_us) * 1e6
     drawn = float(watts(power, np.asarray(joules), step.time_us))
     assert drawn == pytest.approx(load / (1.0 + (load / 700.0) ** 4) ** 0.25)
@@ -173,7 +181,8 @@ def test_the_stored_parameters_are_those_of_the_rows(shared_data):
     power = power_of(H100)
     found = power_fit.scored(power_fit.served_rows(), power.limit_watts)
     again = power_fit.power_fit(found, power.limit_watts)
-    for name in ("idle_watts", "joule_per_byte", "joule_per_flop", "sampling_watts"):
+    assert power.fit.idle_watts == power_fit.IDLE_WATTS
+    for name in power_fit.TERMS:
         assert getattr(power.fit, name) == pytest.approx(getattr(again, name), rel=0.05)
     for name in ("error", "fit_error", "heldout_error"):
         assert getattr(power.fit, name) == pytest.approx(getattr(again, name), abs=0.02)

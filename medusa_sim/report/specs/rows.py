@@ -23,7 +23,8 @@ from medusa_sim.report.words.numbers import percent
 
 _UNITS = (
     ("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "bytes/s"), ("_bytes", "bytes"), ("_us", "us"),
-    ("_watts", "W"), ("_joule_per_byte", "J/byte"), ("_joule_per_flop", "J/FLOP"),
+    ("_watts", "W"), ("_joule_per_byte", "J/byte"), ("_joule_per_cache_byte", "J/byte"),
+    ("_joule_per_flop", "J/FLOP"),
 )  # fmt: skip
 """By the ending of a key, or of its part before a dtype (`peak_flops_per_s.fp16`)."""
 _FIT = ("rows", "fit_error", "heldout_error")
@@ -104,7 +105,14 @@ def _power_rows(power: Power) -> list[SpecRow]:
     """Parameters of the watts with their half-width, and from which GPU they come."""
     fit = power.fit
     origin = f"; scaled from {power.lender} by the power limit" if power.lender else ""
-    names = ("idle_watts", "joule_per_byte", "joule_per_flop", "sampling_watts", *_FIT)
+    names = (
+        "idle_watts",
+        "joule_per_byte",
+        "joule_per_cache_byte",
+        "joule_per_flop",
+        "sampling_watts",
+        *_FIT,
+    )
     ends = {"joule_per_flop": f".{fit.dtype}"}
     values = {f"power.fit.{name}{ends.get(name, '')}": getattr(fit, name) for name in names}
     return facts_of(values, fit.source, f"±{percent(fit.error, 0)} of the watts{origin}")
