@@ -164,12 +164,12 @@ def _in_a_row(after_step: FloatArray, read: FloatArray, carries: FloatArray) -> 
 
     read: (cells, states, cohorts) chances that the next is a pass that reads so many.
     """
-    reading = np.tensordot(read, _TOGETHER, axes=1)  # (cells, states, before, after)
     rows = (after_step / after_step.sum(axis=1, keepdims=True))[..., None] * np.eye(1, _MOST + 1)
     ended = []  # after no pass, after one, ...
     for _ in range(_MOST):
         ended.append(((1.0 - carries)[..., None] * rows).sum(axis=1))
-        rows = _THEN_CARRYING.T @ np.einsum("csi,csij->csj", rows, reading)
+        after_reading = (read[..., some, None] * (rows @ _TOGETHER[some]) for some in _COHORTS)
+        rows = _THEN_CARRYING.T @ sum(after_reading, start=np.zeros_like(rows))
     chances = np.sum(ended, axis=0)
     passes = np.tensordot(np.arange(_MOST), ended, axes=1) / np.maximum(chances, _RARE)
     return chances, np.maximum(passes, 1.0)
